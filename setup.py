@@ -67,7 +67,9 @@ def probe() -> None:
 
 def flags() -> tuple[list[str], list[str]]:
     """Compile and link arguments, from the environment variables named at the top."""
-    compile_args = "-std=gnu11 -O2 -g -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra".split()
+    compile_args = (
+        ["-std=gnu11", "-O2", "-g", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+    )
     # Never initial-exec: it is what makes an import fail with "cannot allocate memory in static TLS block".
     compile_args += ["-ftls-model=global-dynamic", "-pthread"]
     link_args = ["-pthread"]
@@ -152,7 +154,9 @@ class BuildExt(build_ext):
         def compile_all(sources: list[str], **options: object) -> list[str]:
             jobs = int(os.environ.get("UNISLAB_JOBS") or os.cpu_count() or 1)
             with ThreadPoolExecutor(jobs) as pool:
-                return [o for part in pool.map(lambda s: compile_one(s, options), sources) for o in part]
+                return [
+                    o for part in pool.map(lambda s: compile_one(s, options), sources) for o in part
+                ]
 
         self.force = True  # the question what is current is answered object by object
         self.compiler.compile = compile_all

@@ -1,0 +1,150 @@
+/* unislab.h - the public C API of the slab allocation laboratory.
+ *
+ * An allocator owns one address range, a machine (real or modelled), a policy and its caches.
+ * A cache hands out equal-sized objects. All types are opaque but for the head of a cache: its two
+ * entry pointers are called by the inline wrappers below, so that no dispatch stands before the
+ * policy's own path.
+ *
+ * Every function that can fail takes a `struct us_error *`; it may be NULL. Sizes are in bytes,
+ * times in nanoseconds, nodes and CPUs are numbers from 0, node -1 means "any".
+ */
+#ifndef UNISLAB_H
+#define UNISLAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define US_ANY_NODE (-1)
+
+struct us_allocator;
+struct us_cache;
+
+enum us_status {
+    US_OK = 0,
+    US_EINVAL,   /* a value out of range or an unknown name */
+    US_ENOMEM,   /* no pages within the budget, or the system refused memory */
+    US_EBUSY,    /* live objects, or a call made from a place that forbids it */
+    US_ECORRUPT, /* misuse of memory was found */
+    US_ENOSYS,   /* not offered by this policy or on this machine */
+};
+
+struct us_error {
+    enum us_status status;
+    uint64_t requested, limit; /* for US_ENOMEM against a budget, else 0 */
+    char text[400];
+};
+
+/* Flags of one allocation. */
+enum us_alloc_flags {
+    US_ZERO = 1u << 0,     /* object is zeroed */
+    US_THISNODE = 1u << 1, /* fail rather than use another node */
+    US_NOWAIT = 1u << 2,   /* never reclaim, never wait */
+};
+
+/* Flags of a cache. */
+enum us_cache_flags {
+    US_HWCACHE_ALIGN = 1u << 0, /* align objects to cache lines */
+    US_LOWMEM = 1u << 1,        /* rarely used: small queues, no shared or alien queue */
+    US_MEM_SPREAD = 1u << 2,    /* object-level placement by the task's memory policy */
+    US_RECLAIM_ACCOUNT = 1u << 3,
+    US_ACCOUNT = 1u << 4,       /* charged to the current group (the hook only) */
+    US_DEBUG_F = 1u << 5,       /* consistency checks: every misuse is found at the call */
+};
+
+/* The head of every cache; the rest is private. */
+struct us_cache_head {
+    void *(*alloc)(struct us_cache *cache);
+    void (*free)(struct us_cache *cache, void *object);
+};
+
+/* Allocates one object on the node of the calling CPU; NULL when memory is exhausted. */
+static inline void *us_cache_alloc(struct us_cache *cache)
+{
+    return ((struct us_cache_head *)cache)->alloc(cache);
+}
+
+/* Frees one object of this cache; NULL is ignored by the policy's slow path. */
+static inline void us_cache_free(struct us_cache *cache, void *object)
+{
+    ((struct us_cache_head *)cache)->free(cache, object);
+}
+
+/* Allocates with flags (enum us_alloc_flags) on `node`, or near the CPU for US_ANY_NODE. */
+void *us_cache_alloc_node(struct us_cache *cache, unsigned flags, int node);
+/* Allocates up to n objects into out[]; returns how many. Counters as for n single calls. */
+size_t us_cache_alloc_bulk(struct us_cache *cache, unsigned flags, int node, size_t n, void **out);
+void us_cache_free_bulk(struct us_cache *cache, size_t n, void *const *objects);
+
+/* ---- machine and allocator --------------------------------------------------------------- */
+
+/* Which CPU sits where. Arrays have ncpus entries; domains never span nodes. */
+struct us_topology {
+    unsigned ncpus, nnodes, ndomains;
+    const unsigned *cpu_node;
+    const unsigned *cpu_domain;
+};
+
+struct us_allocator_options {
+    const char *policy;                 /* registered name */
+    const struct us_topology *topology; /* NULL: the machine's own */
+    uint64_t memory;                    /* byte budget over all nodes; 0 = the address range */
+    uint64_t address_range;             /* bytes to reserve; 0 = 64 GiB, smaller when refused */
+    uint64_t purge_delay_ns;            /* free pages go back after this time */
+    unsigned page_size;                 /* model only; 0 = the system's */
+    bool debug_f;
+    uint64_t seed;
+};
+
+void us_allocator_options_init(struct us_allocator_options *options);
+struct us_allocator *us_allocator_create(const struct us_allocator_options *options,
+                                         struct us_error *error);
+/* Fails with US_EBUSY while objects are live, unless force. */
+enum us_status us_allocator_destroy(struct us_allocator *allocator, bool force,
+                                    struct us_error *error);
+
+/* A default for every cache created later, general caches included. */
+enum us_status us_allocator_set_default(struct us_allocator *allocator, const char *tunable,
+                                        const char *value, struct us_error *error);
+
+/* ---- caches ------------------------------------------------------------------------------ */
+
+struct us_cache_options {
+    const char *name;
+    size_t size;  /* bytes of one object */
+    size_t align; /* power of two, 0 = machine word */
+    unsigned flags;
+    const void *pattern; /* constructor: object is filled with this pattern, repeated */
+    size_t pattern_bytes;
+    void (*constructor)(void *object, void *arg); /* or a function, called once an object */
+    void *constructor_arg;
+    bool constructor_suspends; /* the function may take locks of the embedder (the GIL) */
+};
+
+struct us_cache *us_cache_create(struct us_allocator *allocator,
+                                 const struct us_cache_options *options, struct us_error *error);
+enum us_status us_cache_destroy(struct us_cache *cache, bool force, struct us_error *error);
+
+/* General caches. Large sizes go to the page provider. */
+void *us_kmalloc(struct us_allocator *allocator, size_t size, unsigned flags, int node);
+void us_kfree(struct us_allocator *allocator, void *object);
+size_t us_ksize(struct us_allocator *allocator, const void *object); /* 0 = not ours */
+
+/* Gives everything unused back: queues to slabs, empty slabs to the provider, pages to the
+ * system. Returns bytes of slabs released. */
+uint64_t us_cache_shrink(struct us_cache *cache);
+uint64_t us_allocator_shrink(struct us_allocator *allocator);
+/* Ages cached objects on `node` (-1 = all); returns bytes of objects moved to slabs. */
+uint64_t us_cache_expire(struct us_cache *cache, int node);
+uint64_t us_allocator_expire(struct us_allocator *allocator, int node);
+/* Runs what is due at time now_ns of the policy's clock. */
+void us_allocator_advance(struct us_allocator *allocator, uint64_t delta_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,34 @@
+/* flight.h - slow paths in flight, the gate, and signal handlers.
+ *
+ * Every slow path enters a flight: it passes the gate, counts itself in on its CPU and marks its
+ * thread. Fork-prepare, destroy, resize, exact validate and exact statistics shut the gate, wait
+ * until nobody is in flight, work alone, and open it. A thread that finds its own mark set (it is a
+ * signal handler that interrupted a slow path) is *nested*: it does not stop at the gate and only
+ * try-locks. Waiting at the gate is done holding nothing.
+ */
+#ifndef US_FLIGHT_H
+#define US_FLIGHT_H
+
+#include "machine/machine.h"
+
+struct us_flight {
+    struct us_machine *machine;
+    unsigned counted_cpu; /* where it was counted in */
+    bool nested;
+};
+
+void us_flight_enter(struct us_machine *machine, struct us_flight *flight);
+void us_flight_leave(struct us_flight *flight);
+/* Leaves the count for the time of a call into the embedder (a constructor in Python). */
+void us_flight_suspend(struct us_flight *flight);
+void us_flight_resume(struct us_flight *flight);
+
+/* Shuts the gate and waits for zero in flight. The caller is then the only slow path; its own
+ * flight (already nested-safe) is filled in `flight` and must be ended by us_gate_open. Two
+ * callers take turns. Local regions stay open: see us_local_close_all. */
+void us_gate_shut(struct us_machine *machine, struct us_flight *flight);
+void us_gate_open(struct us_flight *flight);
+/* In the fork child: only this thread exists. */
+void us_gate_after_fork_child(struct us_machine *machine);
+
+#endif

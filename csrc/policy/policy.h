@@ -1,0 +1,115 @@
+/* policy.h - what a slab allocation policy is.
+ *
+ * A policy is a table of functions over `struct us_cache`. It calls machine/, memory/, slab/ and
+ * queue/ only: never the operating system, CPython or another policy. Adding one is a file here and
+ * a line in registry.c; every test, workload, report and notebook then covers it.
+ */
+#ifndef US_POLICY_H
+#define US_POLICY_H
+
+#include "slab/slab.h"
+
+/* ---- tunables ------------------------------------------------------------------------------- */
+
+enum us_tunable_flags {
+    US_T_READONLY = 1, /* shown, computed by get() */
+    US_T_CREATE = 2,   /* fixed once the cache exists */
+};
+struct us_choice {
+    const char *text;
+    int64_t code;
+};
+struct us_tunable {
+    const char *name, *unit, *help;
+    int64_t min, max, def; /* def may be replaced by the policy at create */
+    unsigned flags;
+    const struct us_choice *choices; /* texts accepted beside numbers, ended by {NULL, 0} */
+    int64_t (*get)(struct us_cache *c); /* NULL = the stored value */
+    /* NULL = store. Called with the gate open and the allocator's config lock held; checks what
+     * min and max cannot say, and makes the value effective on a live cache. */
+    enum us_status (*set)(struct us_cache *c, struct us_flight *f, int64_t value, struct us_error *e);
+};
+
+/* ---- counters --------------------------------------------------------------------------------- */
+
+enum us_counter_source { US_FROM_STATS, US_FROM_POPS, US_FROM_PUSHES }; /* added to the stored count */
+struct us_counter {
+    const char *name, *help; /* historical name in lower case, as its sysfs file */
+    enum us_common feeds;    /* US_FEEDS_NONE = no common counter */
+    enum us_common less;     /* the same amount is taken from this one, or US_FEEDS_NONE */
+    enum us_counter_source source;
+    bool hidden; /* only there to feed common counters */
+};
+
+/* ---- visiting ---------------------------------------------------------------------------------- */
+
+enum us_stock_kind { US_STOCK_CPU, US_STOCK_SHARED, US_STOCK_ALIEN };
+struct us_stock {
+    enum us_stock_kind kind;
+    const char *name; /* "cpu", "shared", "alien", "freelist", ... */
+    int cpu, domain, node; /* which one; -1 = does not apply. node: of the objects it holds */
+    uint32_t objects, capacity;
+    bool touched;
+};
+struct us_visitor {
+    void *context;
+    /* A stock of objects that are neither in use nor free in their slab. `object` lists them oldest
+     * first; it may be NULL when objects == 0. */
+    void (*stock)(void *context, const struct us_stock *stock, void *const *object);
+    /* A partial list's slab in list order, head first. position counts from 0 within (node, list). */
+    void (*listed)(void *context, struct us_slab *slab, unsigned node, const char *list, uint64_t position);
+};
+
+/* ---- the policy ---------------------------------------------------------------------------------- */
+
+enum us_stage { US_STAGE_PARTIAL = 1, US_STAGE_ALIEN, US_STAGE_SHARED, US_STAGE_CPU };
+
+struct us_policy {
+    const char *name;
+    const char *title; /* one line */
+    const struct us_tunable *tunables;
+    unsigned ntunables;
+    const struct us_counter *counters;
+    unsigned ncounters;
+    enum us_region_kind region;
+    bool debug_has_stock; /* false: the original has no CPU stock under debug */
+
+    /* From c->size, c->options and c->tunable[] (creation values checked) to c->geometry. */
+    enum us_status (*geometry)(struct us_cache *c, struct us_error *e);
+    /* Sizes of the general caches on this machine, ascending, ended by 0. Above the last: pages. */
+    const uint32_t *(*general_sizes)(const struct us_machine *m);
+    /* Allocates and fills c->state, and sets up what c->local needs; c->local is initialised. */
+    enum us_status (*create)(struct us_cache *c, struct us_error *e);
+    /* Gate shut, regions closed, everything flushed and every slab released (or forced away):
+     * frees the state. */
+    void (*destroy)(struct us_cache *c);
+
+    const struct us_cache_head *entries; /* by enum us_mode */
+    void *(*alloc_node)(struct us_cache *c, unsigned flags, int node);
+    size_t (*alloc_bulk)(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
+    void (*free_bulk)(struct us_cache *c, size_t n, void *const *objects);
+
+    /* Ages one stage on a node; returns bytes of objects moved to slabs. Stops once `target` bytes are
+     * reached. Allocates nothing. try_only: never waits for a lock. NULL when the policy has none. */
+    uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
+                       uint64_t target, bool try_only);
+    /* Periodic work of a CPU; period 0 = none. */
+    void (*tick)(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
+    uint64_t (*tick_period)(const struct us_cache *c);
+    /* Empties the CPU's own stock (and its domain's, as the original does). */
+    void (*flush_cpu)(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
+    /* Frees empty slabs and orders partial lists on a node; returns bytes released. */
+    uint64_t (*shrink)(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
+    void (*cpu_online)(struct us_cache *c, struct us_flight *f, unsigned cpu);
+    void (*cpu_offline)(struct us_cache *c, struct us_flight *f, unsigned cpu);
+    /* Gate shut and regions closed. */
+    void (*visit)(struct us_cache *c, const struct us_visitor *v);
+};
+
+/* By name; NULL when unknown. us_policy_at(i) enumerates in registration order. */
+const struct us_policy *us_policy_find(const char *name);
+const struct us_policy *us_policy_at(unsigned i);
+
+/* X-macro helpers: TUNABLES(row) rows give enum US_<P>_T_<ID> and the table. */
+
+#endif

@@ -1,0 +1,254 @@
+/* slab.h - slabs, their descriptors and object state, and struct us_cache.
+ *
+ * A slab is a block of 2^order pages cut into `objects` cells of `stride` bytes. Its descriptor is
+ * out of band: element of a page array at the slab's first page. Every page of a slab maps to the
+ * descriptor, so any address finds its slab by arithmetic and one load.
+ *
+ * Free-object state is one of two kinds. BITMAP: a set bit is an object free in the slab; one word in
+ * the descriptor up to 64 objects, above that the page-indexed bit array; free objects are never
+ * touched. LIST: free objects are linked through themselves at `link`.
+ *
+ *   descriptor, one line:
+ *     0  local.head  local.count   the list of the CPU that owns the slab (list policies)
+ *    16  bitmap | freelist         objects free in the slab
+ *    24  cache
+ *    32  next  prev                links of the list the slab is on
+ *    48  free   installed          objects free in the slab; objects handed to the CPU at install
+ *    56  shape  node  state  lock  objects | order << 24; enum us_slab_state; byte lock
+ */
+#ifndef US_SLAB_H
+#define US_SLAB_H
+
+#include "machine/local.h"
+#include "memory/memory.h"
+
+struct us_policy;
+struct us_cache;
+
+enum us_slab_state { /* bits of us_slab.state; each changed under the lock that guards its list */
+    US_SLAB_PARTIAL = 1, /* on a partial list */
+    US_SLAB_FROZEN = 2,  /* owned by a CPU */
+    US_SLAB_LARGE = 4,   /* a large kmalloc, one object */
+    US_SLAB_BAD = 8,     /* corruption was seen: objects are kept out of circulation */
+    US_SLAB_PRIVATE = 16, /* being made or unmade: on no list, no object handed out */
+};
+
+struct us_slab {
+    struct us_list local;
+    union {
+        uint64_t bitmap;
+        void *freelist;
+    };
+    struct us_cache *cache;
+    struct us_slab *next, *prev;
+    uint32_t free;
+    uint32_t installed;
+    uint32_t shape;
+    uint16_t node;
+    _Atomic uint8_t state;
+    _Atomic uint8_t lock;
+};
+_Static_assert(sizeof(struct us_slab) == 64, "a descriptor is one line");
+
+US_INLINE uint32_t us_slab_objects(const struct us_slab *s) { return s->shape & 0xffffff; }
+US_INLINE unsigned us_slab_order(const struct us_slab *s) { return s->shape >> 24; }
+
+/* The arrays of one allocator. */
+struct us_slabs {
+    struct us_memory *memory;
+    struct us_range range;   /* a copy, for inlined checks */
+    struct us_slab *slab;    /* [page] descriptors, valid at first pages */
+    struct us_slab **of_page; /* [page] NULL or descriptor */
+    uint64_t *bits;          /* [page * page_size/64 words/8...]: free bits of large slabs */
+    uint64_t *used_bits;     /* debug F: object is with the user */
+    unsigned bits_shift;     /* words of a page in bits: 1 << bits_shift */
+};
+bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_error *error);
+
+/* Slab of an address, NULL when outside the range or not a slab. */
+US_INLINE struct us_slab *us_slab_of(const struct us_slabs *s, const void *address)
+{
+    if (US_UNLIKELY(!us_in_range(&s->range, address)))
+        return NULL;
+    return s->of_page[us_page_of(&s->range, address)];
+}
+US_INLINE void *us_slab_base(const struct us_slabs *s, const struct us_slab *slab)
+{
+    return us_page_address(&s->range, (uint64_t)(slab - s->slab));
+}
+
+/* ---- geometry ------------------------------------------------------------------------------------ */
+
+enum us_object_state { US_OBJECTS_BITMAP, US_OBJECTS_LIST };
+
+/* What a policy decides about a cache before its first slab. */
+struct us_geometry {
+    size_t stride;
+    size_t align;
+    unsigned order, objects;         /* preferred */
+    unsigned min_order, min_objects; /* when the preferred order is refused */
+    enum us_object_state state;
+    ptrdiff_t link;       /* LIST: offset of the link in a free object */
+    size_t slab_overhead; /* in-band bytes of the original that stay unused here (waste) */
+};
+
+/* Field's rules shared by policies. */
+size_t us_align_of(size_t size, size_t align, unsigned cache_flags, size_t line);
+unsigned us_fls(uint64_t x); /* 1-based highest set bit, 0 for 0 */
+/* SLUB's order search (slub_facts 1.1.6): smallest order that holds min_objects with little waste;
+ * halve = 2.6.25 (fractions 8, 4, min_objects halved), else 16, 8, 4 and decremented.
+ * Returns US_MAX_ORDER + 1 when the size does not fit at all. */
+unsigned us_slub_order(size_t stride, size_t page_size, unsigned min_objects, unsigned min_order,
+                       unsigned max_order, bool epoch_2_6_25);
+
+/* ---- caches --------------------------------------------------------------------------------------- */
+
+#define US_NAME_MAX 64
+
+struct us_cache {
+    struct us_cache_head head;     /* entries of the policy, or of debug F */
+    struct us_local local;         /* table first: the fast path's first load */
+    struct us_slabs *slabs;        /* of the allocator */
+    struct us_machine *machine;
+    void *state;                   /* the policy's own */
+    const struct us_policy *policy;
+    int64_t *tunable;              /* [policy->ntunables] current values */
+    struct us_geometry geometry;
+    size_t size;                   /* bytes asked for */
+    uint32_t reciprocal;           /* of the stride, us_object_index */
+    unsigned flags;                /* enum us_cache_flags */
+    unsigned nrows;                /* rows of stats: common, then the policy's */
+    _Atomic uint64_t *stats;       /* [ncpus][nrows] slow-path counts, relaxed */
+    struct us_lock stats_lock;
+    _Atomic uint64_t *nr_slabs;    /* [nnodes] */
+    _Atomic uint64_t *nr_objects;  /* [nnodes] capacity of those slabs */
+    _Atomic(void *) *deferred;     /* [nnodes] frees of nested signal handlers, linked through objects */
+    struct us_cache_options options;
+    void *pattern;                 /* copy */
+    char name[US_NAME_MAX];
+    void *owner;                   /* struct us_allocator, opaque here */
+    struct us_cache *next;         /* in the allocator's list */
+    unsigned id;
+    bool general;                  /* a kmalloc cache */
+    bool has_constructor;
+};
+
+/* Index of the object that holds `address`, and whether the address is its start. */
+US_INLINE uint32_t us_object_index(const struct us_cache *c, uint64_t offset)
+{
+    return (uint32_t)(((offset * c->reciprocal) >> 32));
+}
+/* True when address is the start of an object of this slab; *index is set. */
+bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void *address,
+                  uint32_t *index);
+US_INLINE void *us_object_address(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    return (char *)us_slab_base(c->slabs, s) + (uint64_t)index * c->geometry.stride;
+}
+US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *object)
+{
+    return us_slab_of(c->slabs, object);
+}
+
+/* ---- slabs ------------------------------------------------------------------------------------------ */
+
+/* A new slab for the cache, all objects free in it and constructed, private to the caller, on no
+ * list (state PRIVATE is cleared by the caller when it publishes). Tries the preferred order, then the minimum
+ * (*fallback says so). No lock may be held. */
+struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
+                            bool *fallback);
+/* Gives an entirely free slab, which is on no list, back to the provider. No lock may be held. */
+void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s);
+
+/* BITMAP state; the caller holds the lock that guards the slab. */
+/* Takes up to n free objects, lowest addresses first, written from out[n-1] downwards, so that later pops
+ * return ascending addresses: on return out[n-taken..n) is filled. Returns taken. */
+unsigned us_slab_take(struct us_cache *c, struct us_slab *s, void **out, unsigned n);
+/* Puts an object back: false (and a report, object kept out) when it is not an object start of this
+ * cache or is already free. */
+bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object);
+bool us_slab_is_free(const struct us_cache *c, const struct us_slab *s, uint32_t index);
+
+/* LIST state: freelist chains of a slab. */
+void us_slab_thread(struct us_cache *c, struct us_slab *s); /* links a fresh slab, ascending */
+US_INLINE void *us_link_get(const struct us_cache *c, const void *object)
+{
+    return *(void *const *)((const char *)object + c->geometry.link);
+}
+US_INLINE void us_link_set(const struct us_cache *c, void *object, void *next)
+{
+    *(void **)((char *)object + c->geometry.link) = next;
+}
+
+/* ---- slab lists ----------------------------------------------------------------------------------- */
+
+struct us_slab_list {
+    struct us_slab *first, *last;
+    uint64_t length;
+};
+void us_slab_list_head(struct us_slab_list *l, struct us_slab *s); /* add at the head, sets PARTIAL */
+void us_slab_list_tail(struct us_slab_list *l, struct us_slab *s);
+void us_slab_list_remove(struct us_slab_list *l, struct us_slab *s); /* clears PARTIAL */
+/* Orders a list fullest slabs first (fewest free objects), stable, without allocating. */
+void us_slab_list_sort(struct us_slab_list *l);
+
+/* ---- statistics, misuse -------------------------------------------------------------------------- */
+
+/* Common counters of every policy (reference: counters table). row: id, name, help */
+#define US_COMMON_COUNTERS(row)                                                                   \
+    row(ALLOC_FAST, "alloc_fast", "allocations from a stock private to the CPU")                  \
+    row(ALLOC_SECOND_LEVEL, "alloc_second_level", "allocations from a stock shared between CPUs") \
+    row(ALLOC_SLOW, "alloc_slow", "allocations from slabs of this node")                          \
+    row(ALLOC_REMOTE, "alloc_remote", "allocations from another node")                            \
+    row(FREE_FAST, "free_fast", "frees to a stock private to the CPU")                            \
+    row(FREE_SECOND_LEVEL, "free_second_level", "frees that reached a shared stock")              \
+    row(FREE_SLOW, "free_slow", "frees that reached slabs of this node")                          \
+    row(FREE_REMOTE, "free_remote", "frees of another node's objects")                            \
+    row(SLAB_NEW, "slab_new", "slabs obtained from the page provider")                            \
+    row(SLAB_FREE, "slab_free", "slabs returned to the page provider")                            \
+    row(FLUSH, "flush", "flushes of a CPU's stock")                                               \
+    row(EXPIRE_OBJECTS, "expire_objects", "objects moved to slabs by ageing or expiration")       \
+    row(OBJECTS_MOVED, "objects_moved", "objects moved between levels")
+enum us_common {
+#define US_ROW(id, name, help) US_##id,
+    US_COMMON_COUNTERS(US_ROW)
+#undef US_ROW
+        US_NCOMMON,
+    US_FEEDS_NONE = US_NCOMMON
+};
+
+US_INLINE void us_stat_add(struct us_cache *c, unsigned cpu, unsigned row, uint64_t n)
+{
+    atomic_fetch_add_explicit(&c->stats[(size_t)cpu * c->nrows + row], n, memory_order_relaxed);
+}
+/* A policy's own row: us_count(c, cpu, US_UNIFIED_ALLOC_SHARED). */
+US_INLINE void us_count(struct us_cache *c, unsigned cpu, unsigned policy_row)
+{
+    us_stat_add(c, cpu, (unsigned)US_NCOMMON + policy_row, 1);
+}
+US_INLINE void us_count_n(struct us_cache *c, unsigned cpu, unsigned policy_row, uint64_t n)
+{
+    us_stat_add(c, cpu, (unsigned)US_NCOMMON + policy_row, n);
+}
+
+enum us_misuse_kind { US_MISUSE_OUTSIDE, US_MISUSE_NO_SLAB, US_MISUSE_NO_OBJECT, US_MISUSE_WRONG_CACHE,
+                      US_MISUSE_DOUBLE_FREE, US_MISUSE_LIST };
+struct us_misuse {
+    enum us_misuse_kind kind;
+    const struct us_cache *cache;
+    uint64_t address;
+    uint64_t slab_base; /* 0 = none */
+    char text[200];     /* what was found, what was expected */
+};
+/* Counts and records a misuse (last 64 are kept). The object stays out of circulation. */
+void us_report_misuse(struct us_cache *c, enum us_misuse_kind kind, const void *object);
+size_t us_misuse_count(const struct us_cache *c);
+/* Copies the recorded ones of this cache; returns how many. */
+size_t us_misuse_list(const struct us_cache *c, struct us_misuse *out, size_t n);
+
+/* Frees of nested signal handlers: pushes on the node's lock-free list; takes all of a node. */
+void us_defer_free(struct us_cache *c, void *object);
+void *us_deferred_take(struct us_cache *c, unsigned node); /* chain linked at offset 0, or NULL */
+void us_deferred_restore(struct us_cache *c, void *object); /* re-applies the constructor pattern */
+
+#endif

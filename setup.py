@@ -1,7 +1,7 @@
 """The two extension modules; everything else about the package is in pyproject.toml.
 
-One core is compiled twice: ``unislab._native`` runs on this machine, ``unislab._model`` (``-DUS_MODEL``)
-on a machine that need not exist.  Environment variables read here:
+One core is compiled twice: ``unislab._native`` runs on this machine, ``unislab._model``
+(``-DUS_MODEL``) on a machine that need not exist.  Environment variables read here:
 
 UNISLAB_WERROR=1     many more warnings, each an error (what ``make lint`` builds)
 UNISLAB_SANITIZE=... ``address,undefined`` or ``thread``
@@ -60,18 +60,17 @@ def probe() -> None:
     test = [*cc, "-std=gnu11", "-fsyntax-only", "-x", "c", "-"]
     if subprocess.run(test, input=COMPILER_TOO_OLD, text=True, capture_output=True).returncode:
         sys.exit(
-            f"unislab: {cc[0]!r} is older than gcc 11 or clang 13, or has no C library headers; install "
-            "them (apt-get install build-essential, or dnf install gcc glibc-devel), or name another in CC"
+            f"unislab: {cc[0]!r} is older than gcc 11 or clang 13, or lacks the C library headers; "
+            "install both (apt-get install build-essential, or dnf install gcc glibc-devel), or "
+            "name another in CC"
         )
 
 
 def flags() -> tuple[list[str], list[str]]:
     """Compile and link arguments, from the environment variables named at the top."""
-    compile_args = (
-        ["-std=gnu11", "-O2", "-g", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
-    )
-    # Never initial-exec: it is what makes an import fail with "cannot allocate memory in static TLS block".
-    compile_args += ["-ftls-model=global-dynamic", "-pthread"]
+    compile_args = ["-std=gnu11", "-O2", "-g", "-pthread", "-Wall", "-Wextra"]
+    # Not initial-exec: with it an import fails, "cannot allocate memory in static TLS block".
+    compile_args += ["-fvisibility=hidden", "-fno-strict-aliasing", "-ftls-model=global-dynamic"]
     link_args = ["-pthread"]
     if os.environ.get("UNISLAB_DEBUG", "0") != "0":
         compile_args += ["-O1", "-g3", "-UNDEBUG", "-DUS_CHECK"]
@@ -154,9 +153,8 @@ class BuildExt(build_ext):
         def compile_all(sources: list[str], **options: object) -> list[str]:
             jobs = int(os.environ.get("UNISLAB_JOBS") or os.cpu_count() or 1)
             with ThreadPoolExecutor(jobs) as pool:
-                return [
-                    o for part in pool.map(lambda s: compile_one(s, options), sources) for o in part
-                ]
+                parts = pool.map(lambda source: compile_one(source, options), sources)
+                return [obj for part in parts for obj in part]
 
         self.force = True  # the question what is current is answered object by object
         self.compiler.compile = compile_all

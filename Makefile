@@ -5,7 +5,6 @@
 #   JOBS=<CPUs>         compilers at a time
 #   PYTEST_ARGS=        more arguments for pytest, as in PYTEST_ARGS='-k ring -x'
 #   TRACE=tcp_rr        the shipped trace that `make demo` runs
-#   SANITIZERS="address,undefined thread"    what `make sanitize` builds with, one build each
 #
 # The environment variables of setup.py (UNISLAB_WERROR, UNISLAB_DEBUG, UNISLAB_SANITIZE, CC) and
 # UNISLAB_RSEQ=0|1 at run time (per-CPU queues by locks, by restartable sequences) pass through.
@@ -15,7 +14,6 @@ VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 TRACE ?= tcp_rr
-SANITIZERS ?= address,undefined thread
 
 VPY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(shell find csrc python -type f \
@@ -25,8 +23,9 @@ export UNISLAB_JOBS = $(JOBS)
 export MPLBACKEND = Agg
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-all bench lint sanitize inplace clean probe
+.PHONY: help demo test test-all bench lint sanitize sanitize-address sanitize-thread inplace clean probe
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 help:
 	@echo "make demo      install into $(VENV) and run the main job on a real trace"
@@ -48,12 +47,13 @@ probe:
 	    "apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) setup.py probe
 
-# $(call install,VENV,EXTRAS): a virtual environment with the package built from this tree.
+# $(call install,VENV,EXTRAS): a virtual environment with the package built from this tree.  Several
+# people may build in one tree: one at a time.
 define install
+@mkdir -p build
 $(PYTHON) -m venv $(1)
-rm -rf build/lib.* build/bdist.*
 $(1)/bin/python -m pip install -q --upgrade 'pip>=24'
-$(1)/bin/python -m pip install -q '.$(2)'
+flock build/.lock sh -c "rm -rf build/lib.* build/bdist.* && $(1)/bin/python -m pip install -q '.$(2)'"
 touch $@
 endef
 
@@ -78,7 +78,7 @@ test-all: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	mkdir -p build
-	$(VPY) bench/run.py --output build/bench.json
+	$(VPY) bench/run.py > build/bench.json
 
 lint: $(VENV)/.installed-dev
 	$(VPY) -m ruff check .
@@ -89,26 +89,28 @@ lint: $(VENV)/.installed-dev
 	UNISLAB_WERROR=1 $(VPY) setup.py -q build_ext --build-temp build/werror --build-lib build/werror/lib
 	$(MAKE) -s -C tests/c syntax
 
-# Each sanitizer has a virtual environment of its own.  TSan knows neither rseq nor the coroutines of
-# the model, so it runs the C programs of the fallback; ASan and UBSan run everything.
-sanitize: $(SANITIZERS:%=sanitize-%)
+# TSan knows neither rseq nor the model's coroutines: it runs the C programs that use the fallback.
+# ASan and UBSan run everything, on a build with internal checks, in a virtual environment of its own.
+sanitize: sanitize-address sanitize-thread
 
-sanitize-%: build/sanitize/%/.installed
-	LD_PRELOAD="$$(tests/c/preload.sh $*)" PYTHONMALLOC=malloc UNISLAB_SANITIZE=$* \
-	    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:handle_segv=0 \
-	    UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/tests/c/tsan.supp \
-	    $(CURDIR)/build/sanitize/$*/bin/python -m pytest -s -m 'not slow' $(PYTEST_ARGS) \
-	    $(if $(filter thread,$*),tests/test_c_units.py)
+sanitize-address: export UNISLAB_SANITIZE = address,undefined
+sanitize-address: export UNISLAB_DEBUG = 1
+sanitize-address: build/sanitize/.installed
+	LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so)" PYTHONMALLOC=malloc \
+	    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 \
+	    UBSAN_OPTIONS=print_stacktrace=1 \
+	    build/sanitize/bin/python -m pytest -s $(PYTEST_ARGS)
 
-build/sanitize/%/.installed: export UNISLAB_SANITIZE = $*
-build/sanitize/%/.installed: export UNISLAB_DEBUG = 1
-build/sanitize/%/.installed: $(SOURCES) | probe
-	$(call install,build/sanitize/$*,[test])
+sanitize-thread: $(VENV)/.installed-dev
+	UNISLAB_SANITIZE=thread TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/tests/c/tsan.supp \
+	    $(VPY) -m pytest tests/test_c_units.py $(PYTEST_ARGS)
 
-# Several people may build in one tree: one at a time, and never a half-written module.
+build/sanitize/.installed: $(SOURCES) | probe
+	$(call install,build/sanitize,[test])
+
 inplace: probe
 	@mkdir -p build
-	flock build/.inplace $(PYTHON) setup.py -q build_ext --inplace --build-temp build/inplace --build-lib build/inplace/lib
+	flock build/.lock $(PYTHON) setup.py -q build_ext --inplace --build-temp build/inplace --build-lib build/inplace/lib
 
 clean:
 	rm -rf build dist $(VENV) python/unislab.egg-info python/unislab/*.so

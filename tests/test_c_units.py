@@ -43,26 +43,20 @@ def cases() -> list[object]:
 @functools.cache
 def build(program: str, machine: str, level: str) -> Path:
     """Build one program (the core only once) and return its path; fail with what make printed."""
-    folder = (
-        FOLDER.parents[1]
-        / "build"
-        / "-".join(
-            ["ctest", *([level] if level != "O2" else []), *filter(None, SANITIZER.split(","))]
-        )
-    )
+    flags = declared(FOLDER / f"{program}.c", "flags", "")
+    differs = [] if level == "O2" else [level]
+    differs += [part for part in SANITIZER.split(",") if part]
+    differs += [re.sub(r"\W+", "-", flag).strip("-") for flag in flags]
+    folder = FOLDER.parents[1] / "build" / "-".join(["ctest", *differs])
+    folder.mkdir(parents=True, exist_ok=True)
+    make = ["flock", str(folder / ".lock"), "make", "-s", "-C", str(FOLDER)]
+    make += [f"-j{os.environ.get('UNISLAB_JOBS') or os.cpu_count()}", f"BUILD={folder}"]
+    make += [f"OPT={level}", f"SAN={SANITIZER}", f"DEFS={' '.join(flags)}"]
     target = folder / machine / program
-    arguments = [f"OPT={level}", f"SAN={SANITIZER}", f"BUILD={folder}", str(target)]
-    jobs = os.environ.get("UNISLAB_JOBS") or str(os.cpu_count())
-    done = subprocess.run(
-        ["make", "-s", f"-j{jobs}", "-C", str(FOLDER), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
+    done = subprocess.run([*make, str(target)], capture_output=True, text=True, env=environment())
     if done.returncode:
-        pytest.fail(
-            f"{program} for {machine} does not build:\n{done.stdout}{done.stderr}", pytrace=False
-        )
+        printed = done.stdout + done.stderr
+        pytest.fail(f"{program} for {machine} does not build:\n{printed}", pytrace=False)
     return target
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 FOLDER = Path(__file__).resolve().parent / "c"
 SANITIZER = os.environ.get("UNISLAB_SANITIZE", "")
 SKIPPED = 77  # CHECK_SKIPPED of check.h
@@ -68,7 +70,6 @@ def environment(**more: str) -> dict[str, str]:
     return ours | more
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("program", "machine", "level", "mode"), cases())
 def test_c_program(program: str, machine: str, level: str, mode: str) -> None:
     """The program's checks all hold; it says itself which did not."""

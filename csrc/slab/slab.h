@@ -70,7 +70,7 @@ US_INLINE struct us_slab *us_slab_of(const struct us_slabs *s, const void *addre
 {
     if (US_UNLIKELY(!us_in_range(&s->range, address)))
         return NULL;
-    return s->of_page[us_page_of(&s->range, address)];
+    return __atomic_load_n(&s->of_page[us_page_of(&s->range, address)], __ATOMIC_RELAXED);
 }
 US_INLINE void *us_slab_base(const struct us_slabs *s, const struct us_slab *slab)
 {
@@ -115,7 +115,7 @@ struct us_cache {
     int64_t *tunable;              /* [policy->ntunables] current values */
     struct us_geometry geometry;
     size_t size;                   /* bytes asked for */
-    uint32_t reciprocal;           /* of the stride, us_object_index */
+    uint64_t reciprocal;           /* us_reciprocal_of(stride), for us_object_index */
     unsigned flags;                /* enum us_cache_flags */
     unsigned nrows;                /* rows of stats: common, then the policy's */
     _Atomic uint64_t *stats;       /* [ncpus][nrows] slow-path counts, relaxed */
@@ -131,12 +131,17 @@ struct us_cache {
     unsigned id;
     bool general;                  /* a kmalloc cache */
     bool has_constructor;
+    _Atomic uint64_t misuses;      /* reported so far */
 };
 
-/* Index of the object that holds `address`, and whether the address is its start. */
+/* 2^64 / stride, rounded up; strides from 2 on. The excess e = reciprocal * stride - 2^64 is less than
+ * the stride, and offset * reciprocal >> 64 is exact while offset * e < 2^64: always, since slabs and
+ * strides are below 2^32. (With 32 bits it is wrong from strides of some KiB on.) */
+US_INLINE uint64_t us_reciprocal_of(size_t stride) { return UINT64_MAX / stride + 1; }
+/* Index of the object that holds the byte at `offset` of its slab. */
 US_INLINE uint32_t us_object_index(const struct us_cache *c, uint64_t offset)
 {
-    return (uint32_t)(((offset * c->reciprocal) >> 32));
+    return (uint32_t)(((unsigned __int128)offset * c->reciprocal) >> 64);
 }
 /* True when address is the start of an object of this slab; *index is set. */
 bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void *address,
@@ -157,6 +162,10 @@ US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *ob
  * (*fallback says so). No lock may be held. */
 struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
                             bool *fallback);
+/* A block of its own for one object: state LARGE | PRIVATE, one object, not free. The cache is the
+ * pseudo-cache of such requests; its stride is not used. Given back by us_slab_release. */
+struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsigned order,
+                                  unsigned node, unsigned flags);
 /* Gives an entirely free slab, which is on no list, back to the provider. No lock may be held. */
 void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s);
 

@@ -1,7 +1,7 @@
 /* cache.h - allocators and caches as the binding, the workloads and the tests see them.
  *
- * Lock order (outermost first): config, gate, control, alien, shared, slab, node, pages, meta, stats.
- * The rest of the essay stands at the head of cache.c.
+ * Lock order (outermost first): config, gate, control, alien, shared, slab, node, pages, meta,
+ * stats. The rest of the essay stands at the head of cache.c.
  */
 #ifndef US_CACHE_H
 #define US_CACHE_H
@@ -13,19 +13,30 @@ struct us_allocator {
     struct us_memory *memory;
     struct us_slabs slabs;
     const struct us_policy *policy;
-    struct us_lock config; /* cache list, tunables, resizing */
+    struct us_lock config;   /* cache list, tunables, resizing */
     struct us_cache *caches; /* newest first */
     unsigned ncaches;
     struct us_cache **general; /* [ngeneral] kmalloc caches, ascending */
     unsigned ngeneral;
-    struct us_cache *large;    /* pseudo-cache kmalloc-large: accounts of page-provider requests */
+    struct us_cache *large; /* pseudo-cache kmalloc-large: accounts of page-provider requests */
     bool debug_f;
     struct us_allocator *next; /* list of the process, for fork */
     _Atomic uint64_t last_expired_bytes;
-    /* ... private rest in cache.c's needs: defaults of tunables, reaper thread, ticks */
-    struct us_defaults *defaults;
-    struct us_reaper *reaper;
-    _Atomic uint64_t next_tick;
+    /* private to cache/ */
+    struct us_defaults *defaults; /* of tunables, for caches created later */
+    struct us_reaper *reaper;     /* NULL = none */
+    struct us_policy *large_policy;
+    struct us_local **locals; /* [ncaches] regions to close when everything stops */
+    unsigned locals_room, next_id;
+    uint8_t *size_class;      /* [(size + 7) / 8] index of the general cache, up to size_class_max */
+    size_t size_class_max;
+    uint64_t purge_delay_ns;
+    _Atomic uint64_t next_tick;     /* earliest thing due on the policy's clock */
+    _Atomic uint64_t next_purge;
+    _Atomic uint32_t expiring;      /* one expiration of everything at a time */
+    _Atomic uint32_t running;       /* one us_allocator_run_due at a time */
+    _Atomic uint32_t pressure_pass; /* page shortages seen; those that gave nothing are spaced out */
+    _Atomic uint32_t pressure_wait;
 };
 
 struct us_cache *us_cache_find(struct us_allocator *a, const char *name);
@@ -35,13 +46,13 @@ struct us_allocator *us_cache_allocator(const struct us_cache *c);
 
 /* Creates with creation tunables: pairs name, value as text. */
 struct us_cache *us_cache_create_with(struct us_allocator *a, const struct us_cache_options *o,
-                                      const char *const *names, const char *const *values,
-                                      size_t n, struct us_error *e);
+                                      const char *const *names, const char *const *values, size_t n,
+                                      struct us_error *e);
 
 /* ---- checked single calls (the binding's) --------------------------------------------------- */
 
-/* Checks that `object` is the start of an object of this cache (and, with debug F, in use); fills the
- * error with cache, slab, object, found, expected. Cheap: arithmetic and one load. */
+/* Checks that `object` is the start of an object of this cache (and, with debug F, in use); fills
+ * the error with cache, slab, object, found, expected. Cheap: arithmetic and one load. */
 enum us_status us_cache_check(struct us_cache *c, const void *object, struct us_error *e);
 enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us_error *e);
 enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *const *objects,
@@ -53,22 +64,25 @@ void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *
 /* ---- tunables -------------------------------------------------------------------------------- */
 
 /* Text is a number or one of the tunable's choices. Live: validated, effective at once. */
-enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *value, struct us_error *e);
-enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *value, const char **text,
+enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *value,
                               struct us_error *e);
+enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *value,
+                              const char **text, struct us_error *e);
 /* Parses a value against a row. */
-enum us_status us_tunable_parse(const struct us_policy *p, const struct us_tunable *t, const char *value,
-                                int64_t *out, struct us_error *e);
-const struct us_tunable *us_tunable_find(const struct us_policy *p, const char *name, struct us_error *e);
+enum us_status us_tunable_parse(const struct us_policy *p, const struct us_tunable *t,
+                                const char *value, int64_t *out, struct us_error *e);
+const struct us_tunable *us_tunable_find(const struct us_policy *p, const char *name,
+                                         struct us_error *e);
 /* Nearest known name, for error texts; NULL when none is near. */
 const char *us_nearest(const char *name, const char *const *names, size_t n);
 
-/* ---- statistics --------------------------------------------------------------------------------- */
+/* ---- statistics ---------------------------------------------------------------------------------
+ */
 
 /* Row names: the common counters, then the policy's visible ones. */
 size_t us_stats_rows(const struct us_policy *p, const char **names, const char **helps, size_t max);
-/* values[cpu * rows + row], cpu < machine->ncpus; rows as us_stats_rows gives. exact shuts the gate.
- * Monotone from call to call otherwise, within one batch a CPU. */
+/* values[cpu * rows + row], cpu < machine->ncpus; rows as us_stats_rows gives. exact shuts the
+ * gate. Monotone from call to call otherwise, within one batch a CPU. */
 void us_cache_stats(struct us_cache *c, bool exact, uint64_t *values);
 
 /* Byte accounts, exact (gate shut): reserved = live + queued + free_in_slabs + waste. */
@@ -80,12 +94,14 @@ struct us_account {
     uint64_t partial, cpu_slabs;
 };
 void us_cache_account(struct us_cache *c, struct us_account *out);
-void us_allocator_account(struct us_allocator *a, struct us_account *total, struct us_memory_account *memory);
+void us_allocator_account(struct us_allocator *a, struct us_account *total,
+                          struct us_memory_account *memory);
 /* Totals of lock use by class since creation. */
 void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASSES],
                         uint64_t contended[US_LOCK_NCLASSES]);
 
-/* ---- looking inside (gate shut) ------------------------------------------------------------------- */
+/* ---- looking inside (gate shut)
+ * ------------------------------------------------------------------- */
 
 enum us_object_place { US_IN_USE = 0, US_IN_SLAB = 1, US_IN_QUEUE = 2, US_OUT = 3 /* kept out */ };
 
@@ -94,9 +110,9 @@ struct us_slab_row {
     uint32_t objects, in_use, free, queued;
     uint8_t order;
     int16_t node;
-    int32_t cpu;        /* that owns it (list policies), -1 */
-    uint8_t place;      /* 0 full or on no list, 1 partial list, 2 CPU slab, 3 large */
-    int64_t position;   /* in its list, -1 */
+    int32_t cpu;      /* that owns it (list policies), -1 */
+    uint8_t place;    /* 0 full or on no list, 1 partial list, 2 CPU slab, 3 large */
+    int64_t position; /* in its list, -1 */
 };
 struct us_stock_row {
     struct us_stock stock;
@@ -129,9 +145,11 @@ struct us_validation {
 enum us_status us_cache_validate(struct us_cache *c, struct us_validation *out, struct us_error *e);
 void us_validation_free(struct us_validation *v);
 
-/* ---- time, pressure, whole-allocator work ----------------------------------------------------------- */
+/* ---- time, pressure, whole-allocator work
+ * ----------------------------------------------------------- */
 
-uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t target_bytes, bool try_only);
+uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t target_bytes,
+                                    bool try_only);
 void us_allocator_flush(struct us_allocator *a);
 /* Runs every tick that is due at the policy's clock, and the purge. Cheap when nothing is. */
 void us_allocator_run_due(struct us_allocator *a);

@@ -52,8 +52,8 @@ enum us_cache_flags {
     US_LOWMEM = 1u << 1,        /* rarely used: small queues, no shared or alien queue */
     US_MEM_SPREAD = 1u << 2,    /* object-level placement by the task's memory policy */
     US_RECLAIM_ACCOUNT = 1u << 3,
-    US_ACCOUNT = 1u << 4,       /* charged to the current group (the hook only) */
-    US_DEBUG_F = 1u << 5,       /* consistency checks: every misuse is found at the call */
+    US_ACCOUNT = 1u << 4, /* charged to the current group (the hook only) */
+    US_DEBUG_F = 1u << 5, /* consistency checks: every misuse is found at the call */
 };
 
 /* The head of every cache; the rest is private. */

@@ -23,16 +23,24 @@ struct us_tunable {
     const char *name, *unit, *help;
     int64_t min, max, def; /* def may be replaced by the policy at create */
     unsigned flags;
-    const struct us_choice *choices; /* texts accepted beside numbers, ended by {NULL, 0} */
+    const struct us_choice *choices;    /* texts accepted beside numbers, ended by {NULL, 0} */
     int64_t (*get)(struct us_cache *c); /* NULL = the stored value */
-    /* NULL = store. Called with the gate open and the allocator's config lock held; checks what
-     * min and max cannot say, and makes the value effective on a live cache. */
-    enum us_status (*set)(struct us_cache *c, struct us_flight *f, int64_t value, struct us_error *e);
+    /* NULL = store. Called with the allocator's config lock held, the gate shut (f is its flight)
+     * and this cache's regions closed: nothing else runs in the allocator. Checks what min and max
+     * cannot say, makes the value effective on a live cache and stores what get or the row then
+     * shows. */
+    enum us_status (*set)(struct us_cache *c, struct us_flight *f, int64_t value,
+                          struct us_error *e);
 };
 
-/* ---- counters --------------------------------------------------------------------------------- */
+/* ---- counters ---------------------------------------------------------------------------------
+ */
 
-enum us_counter_source { US_FROM_STATS, US_FROM_POPS, US_FROM_PUSHES }; /* added to the stored count */
+enum us_counter_source {
+    US_FROM_STATS,
+    US_FROM_POPS,
+    US_FROM_PUSHES
+}; /* added to the stored count */
 struct us_counter {
     const char *name, *help; /* historical name in lower case, as its sysfs file */
     enum us_common feeds;    /* US_FEEDS_NONE = no common counter */
@@ -41,12 +49,13 @@ struct us_counter {
     bool hidden; /* only there to feed common counters */
 };
 
-/* ---- visiting ---------------------------------------------------------------------------------- */
+/* ---- visiting ----------------------------------------------------------------------------------
+ */
 
 enum us_stock_kind { US_STOCK_CPU, US_STOCK_SHARED, US_STOCK_ALIEN };
 struct us_stock {
     enum us_stock_kind kind;
-    const char *name; /* "cpu", "shared", "alien", "freelist", ... */
+    const char *name;      /* "cpu", "shared", "alien", "freelist", ... */
     int cpu, domain, node; /* which one; -1 = does not apply. node: of the objects it holds */
     uint32_t objects, capacity;
     bool touched;
@@ -56,11 +65,14 @@ struct us_visitor {
     /* A stock of objects that are neither in use nor free in their slab. `object` lists them oldest
      * first; it may be NULL when objects == 0. */
     void (*stock)(void *context, const struct us_stock *stock, void *const *object);
-    /* A partial list's slab in list order, head first. position counts from 0 within (node, list). */
-    void (*listed)(void *context, struct us_slab *slab, unsigned node, const char *list, uint64_t position);
+    /* A partial list's slab in list order, head first. position counts from 0 within (node, list).
+     */
+    void (*listed)(void *context, struct us_slab *slab, unsigned node, const char *list,
+                   uint64_t position);
 };
 
-/* ---- the policy ---------------------------------------------------------------------------------- */
+/* ---- the policy
+ * ---------------------------------------------------------------------------------- */
 
 enum us_stage { US_STAGE_PARTIAL = 1, US_STAGE_ALIEN, US_STAGE_SHARED, US_STAGE_CPU };
 
@@ -89,8 +101,11 @@ struct us_policy {
     size_t (*alloc_bulk)(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
     void (*free_bulk)(struct us_cache *c, size_t n, void *const *objects);
 
-    /* Ages one stage on a node; returns bytes of objects moved to slabs. Stops once `target` bytes are
-     * reached. Allocates nothing. try_only: never waits for a lock. NULL when the policy has none. */
+    /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
+    void (*expire_begin)(struct us_cache *c);
+    /* Ages one stage on a node; returns bytes of objects moved to slabs. Stops once `target` bytes
+     * are reached. Allocates nothing. try_only: never waits for a lock. NULL when the policy has
+     * none. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
     /* Periodic work of a CPU; period 0 = none. */

@@ -11,7 +11,7 @@
 struct us_queue {
     struct us_lock lock; /* class SHARED or ALIEN */
     struct us_ring *ring;
-    unsigned node;       /* of the objects it holds */
+    unsigned node; /* of the objects it holds */
     unsigned domain;
     uint32_t capacity;
 };
@@ -24,6 +24,9 @@ static inline void us_queue_untouch(struct us_queue *q)
 {
     atomic_store_explicit(&q->ring->seen, us_ring_header(q->ring), memory_order_relaxed);
 }
-static inline uint32_t us_queue_size(const struct us_queue *q) { return us_ring_size(q->ring); }
+static inline uint32_t us_queue_size(const struct us_queue *q)
+{
+    return us_ring_size(q->ring);
+}
 
 #endif

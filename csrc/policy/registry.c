@@ -1,0 +1,27 @@
+/* registry.c - the policies by name. A new policy is a file beside this one and a line here. */
+#include <string.h>
+
+#include "policy/policy.h"
+
+extern const struct us_policy us_policy_unified;
+extern const struct us_policy us_policy_slub;
+
+static const struct us_policy *const policies[] = {
+    &us_policy_unified,
+    &us_policy_slub,
+};
+
+const struct us_policy *us_policy_at(unsigned i)
+{
+    return i < sizeof(policies) / sizeof(policies[0]) ? policies[i] : NULL;
+}
+
+const struct us_policy *us_policy_find(const char *name)
+{
+    unsigned i;
+
+    for (i = 0; us_policy_at(i); i++)
+        if (strcmp(us_policy_at(i)->name, name) == 0)
+            return us_policy_at(i);
+    return NULL;
+}

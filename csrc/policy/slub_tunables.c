@@ -1,0 +1,357 @@
+/* slub_tunables.c - what SLUB decides about a cache before its first slab, and its tables. */
+#include <stdio.h>
+
+#include "policy/slub.h"
+
+/* ---- geometry ------------------------------------------------------------------------------- */
+
+static bool is_2_6_25(const struct us_cache *c)
+{
+    return c->tunable[US_SLUB_T_EPOCH] == US_SLUB_2_6_25;
+}
+
+static unsigned cpus_of_largest_node(const struct us_machine *m)
+{
+    unsigned n, cpu, largest = 0;
+
+    for (n = 0; n < m->nnodes; n++) {
+        unsigned here = 0;
+
+        for (cpu = 0; cpu < m->ncpus; cpu++)
+            here += us_node_of_cpu(m, cpu) == n;
+        if (here > largest)
+            largest = here;
+    }
+    return largest;
+}
+
+/* Objects that a slab should hold at least. */
+static unsigned wanted_objects(const struct us_cache *c)
+{
+    const unsigned fls = us_fls(c->machine->ncpus);
+    const int64_t value = c->tunable[US_SLUB_T_MIN_OBJECTS];
+
+    switch (value) {
+    case 0:
+        return is_2_6_25(c) ? 4 : 4 * (fls + 1);
+    case US_SLUB_RULE_DEFAULT:
+        return 4 * (fls + 1);
+    case US_SLUB_RULE_8_1:
+        return 8 + (1 + fls) * 4;
+    case US_SLUB_RULE_8_2:
+        return 8 + (2 + fls) * 4;
+    case US_SLUB_RULE_PER_NODE:
+        return 2 * cpus_of_largest_node(c->machine);
+    default:
+        return (unsigned)value;
+    }
+}
+
+static unsigned order_of(size_t bytes, size_t page_size)
+{
+    unsigned order = 0;
+
+    while (page_size << order < bytes)
+        order++;
+    return order;
+}
+
+static unsigned objects_of(const struct us_cache *c, unsigned order)
+{
+    const size_t n = (c->machine->page_size << order) / c->geometry.stride;
+
+    return n < US_SLUB_OBJECTS_MAX ? (unsigned)n : US_SLUB_OBJECTS_MAX;
+}
+
+/* The link lies in the first word of a free object, or behind the object when that must keep its
+ * contents while free. */
+static void lay_out_object(struct us_cache *c)
+{
+    struct us_geometry *g = &c->geometry;
+    size_t end = (c->size + sizeof(void *) - 1) & ~(sizeof(void *) - 1);
+
+    g->align = us_align_of(c->size, c->options.align, c->options.flags, US_LINE);
+    g->state = US_OBJECTS_LIST;
+    g->link = 0;
+    g->slab_overhead = 0;
+    if (c->has_constructor) {
+        g->link = (ptrdiff_t)end;
+        end += sizeof(void *);
+    }
+    if (end == 0)
+        end = sizeof(void *);
+    g->stride = (end + g->align - 1) & ~(g->align - 1);
+}
+
+/* Fills in what the epoch and the size decide where the user did not. */
+static enum us_status settle_tunables(struct us_cache *c, struct us_error *e)
+{
+    int64_t *t = c->tunable;
+    unsigned partial = us_fls(c->geometry.stride) - 1;
+
+    if (partial < US_SLUB_MIN_PARTIAL || is_2_6_25(c))
+        partial = US_SLUB_MIN_PARTIAL;
+    if (partial > US_SLUB_MAX_PARTIAL)
+        partial = US_SLUB_MAX_PARTIAL;
+    if (t[US_SLUB_T_MAX_ORDER] < 0)
+        t[US_SLUB_T_MAX_ORDER] = is_2_6_25(c) ? 1 : 3;
+    if (t[US_SLUB_T_MIN_PARTIAL] < 0)
+        t[US_SLUB_T_MIN_PARTIAL] = partial;
+    if (t[US_SLUB_T_DEFRAG_RATIO] < 0)
+        t[US_SLUB_T_DEFRAG_RATIO] = is_2_6_25(c) ? 10 : 100;
+    if (t[US_SLUB_T_MIN_ORDER] <= t[US_SLUB_T_MAX_ORDER])
+        return US_OK;
+    if (e) {
+        e->status = US_EINVAL;
+        snprintf(e->text, sizeof(e->text),
+                 "cache '%s': min_order %lld is above max_order %lld; lower it or raise max_order",
+                 c->name, (long long)t[US_SLUB_T_MIN_ORDER], (long long)t[US_SLUB_T_MAX_ORDER]);
+    }
+    return US_EINVAL;
+}
+
+static enum us_status check_order(const struct us_cache *c, int64_t order, struct us_error *e)
+{
+    const int64_t min = c->tunable[US_SLUB_T_MIN_ORDER], max = c->tunable[US_SLUB_T_MAX_ORDER];
+    const unsigned least = order_of(c->geometry.stride, c->machine->page_size);
+
+    if (order >= min && order <= max && order >= (int64_t)least)
+        return US_OK;
+    if (e) {
+        e->status = US_EINVAL;
+        snprintf(e->text, sizeof(e->text),
+                 "cache '%s': order %lld is out of range, expected %lld to %lld (min_order, "
+                 "max_order, and room for one object of %zu bytes)",
+                 c->name, (long long)order, (long long)(min > least ? min : least), (long long)max,
+                 c->geometry.stride);
+    }
+    return US_EINVAL;
+}
+
+static void use_order(struct us_cache *c, unsigned order)
+{
+    struct us_geometry *g = &c->geometry;
+
+    g->order = order;
+    g->objects = objects_of(c, order);
+    g->min_order = order_of(g->stride, c->machine->page_size);
+    if (is_2_6_25(c)) /* slabs of one cache were all equal before 2.6.26 */
+        g->min_order = order;
+    g->min_objects = objects_of(c, g->min_order);
+    c->tunable[US_SLUB_T_ORDER] = order;
+}
+
+enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e)
+{
+    enum us_status status;
+    unsigned order;
+
+    lay_out_object(c);
+    status = settle_tunables(c, e);
+    if (status != US_OK)
+        return status;
+    if (c->tunable[US_SLUB_T_ORDER] >= 0) {
+        status = check_order(c, c->tunable[US_SLUB_T_ORDER], e);
+        if (status == US_OK)
+            use_order(c, (unsigned)c->tunable[US_SLUB_T_ORDER]);
+        return status;
+    }
+    order = us_slub_order(c->geometry.stride, c->machine->page_size, wanted_objects(c),
+                          (unsigned)c->tunable[US_SLUB_T_MIN_ORDER],
+                          (unsigned)c->tunable[US_SLUB_T_MAX_ORDER], is_2_6_25(c));
+    if (order <= US_MAX_ORDER) {
+        use_order(c, order);
+        return US_OK;
+    }
+    if (e) {
+        e->status = US_EINVAL;
+        snprintf(e->text, sizeof(e->text),
+                 "cache '%s': an object of %zu bytes does not fit in a slab, the largest is %zu "
+                 "bytes; use kmalloc for such sizes",
+                 c->name, c->geometry.stride, c->machine->page_size << US_MAX_ORDER);
+    }
+    return US_EINVAL;
+}
+
+/* General caches serve requests of up to two pages. */
+const uint32_t *us_slub_general_sizes(const struct us_machine *m)
+{
+#define SMALL 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192
+    static const uint32_t of_4k[] = {SMALL, 0};
+    static const uint32_t of_8k[] = {SMALL, 16384, 0};
+    static const uint32_t of_16k[] = {SMALL, 16384, 32768, 0};
+    static const uint32_t of_32k[] = {SMALL, 16384, 32768, 65536, 0};
+    static const uint32_t of_64k[] = {SMALL, 16384, 32768, 65536, 131072, 0};
+#undef SMALL
+    switch (m->page_shift) {
+    case 13:
+        return of_8k;
+    case 14:
+        return of_16k;
+    case 15:
+        return of_32k;
+    case 16:
+        return of_64k;
+    default:
+        return of_4k;
+    }
+}
+
+/* ---- tunables ------------------------------------------------------------------------------- */
+
+static const struct us_choice epochs[] = {
+    {"2.6.25", US_SLUB_2_6_25},
+    {"2.6.32", US_SLUB_2_6_32},
+    {NULL, 0},
+};
+
+static const struct us_choice rules[] = {
+    {"4*(fls+1)", US_SLUB_RULE_DEFAULT},
+    {"8+(1+fls)*4", US_SLUB_RULE_8_1},
+    {"8+(2+fls)*4", US_SLUB_RULE_8_2},
+    {"2*cpus_per_node", US_SLUB_RULE_PER_NODE},
+    {NULL, 0},
+};
+
+static enum us_status set_min_partial(struct us_cache *c, struct us_flight *f, int64_t value,
+                                      struct us_error *e)
+{
+    (void)f;
+    if (is_2_6_25(c) && value != US_SLUB_MIN_PARTIAL) {
+        if (e) {
+            e->status = US_EINVAL;
+            snprintf(e->text, sizeof(e->text),
+                     "cache '%s': min_partial %lld, expected %d: it is a constant in epoch 2.6.25",
+                     c->name, (long long)value, US_SLUB_MIN_PARTIAL);
+        }
+        return US_EINVAL;
+    }
+    c->tunable[US_SLUB_T_MIN_PARTIAL] = value;
+    us_slub_of(c)->min_partial = (uint32_t)value;
+    return US_OK;
+}
+
+static enum us_status set_defrag_ratio(struct us_cache *c, struct us_flight *f, int64_t value,
+                                       struct us_error *e)
+{
+    (void)f;
+    (void)e;
+    c->tunable[US_SLUB_T_DEFRAG_RATIO] = value;
+    us_slub_of(c)->defrag_threshold = (uint32_t)value * 10;
+    return US_OK;
+}
+
+static enum us_status set_prefetch(struct us_cache *c, struct us_flight *f, int64_t value,
+                                   struct us_error *e)
+{
+    (void)f;
+    (void)e;
+    c->tunable[US_SLUB_T_PREFETCH] = value;
+    us_slub_choose_entries(c);
+    return US_OK;
+}
+
+static enum us_status set_order(struct us_cache *c, struct us_flight *f, int64_t value,
+                                struct us_error *e)
+{
+    enum us_status status = check_order(c, value, e);
+
+    (void)f;
+    if (status == US_OK)
+        use_order(c, (unsigned)value);
+    return status;
+}
+
+static int64_t get_order(struct us_cache *c)
+{
+    return c->geometry.order;
+}
+
+static int64_t get_objs_per_slab(struct us_cache *c)
+{
+    return c->geometry.objects;
+}
+
+static int64_t get_slab_size(struct us_cache *c)
+{
+    return (int64_t)c->geometry.stride;
+}
+
+static int64_t get_object_size(struct us_cache *c)
+{
+    return (int64_t)c->size;
+}
+
+static int64_t get_align(struct us_cache *c)
+{
+    return (int64_t)c->geometry.align;
+}
+
+static int64_t get_partial(struct us_cache *c)
+{
+    const struct us_slub *st = us_slub_of(c);
+    uint64_t total = 0;
+    unsigned n;
+
+    for (n = 0; n < c->machine->nnodes; n++)
+        total += atomic_load_explicit(&st->node[n].nr_partial, memory_order_relaxed);
+    return (int64_t)total;
+}
+
+static int64_t get_cpu_slabs(struct us_cache *c)
+{
+    int64_t total = 0;
+    unsigned cpu;
+
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++)
+        total += us_local_populated(&c->local, cpu) && us_local_word(&c->local, cpu, 0) != NULL;
+    return total;
+}
+
+static int64_t sum_nodes(const struct us_cache *c, _Atomic uint64_t *per_node)
+{
+    uint64_t total = 0;
+    unsigned n;
+
+    for (n = 0; n < c->machine->nnodes; n++)
+        total += atomic_load_explicit(&per_node[n], memory_order_relaxed);
+    return (int64_t)total;
+}
+
+static int64_t get_slabs(struct us_cache *c)
+{
+    return sum_nodes(c, c->nr_slabs);
+}
+
+static int64_t get_total_objects(struct us_cache *c)
+{
+    return sum_nodes(c, c->nr_objects);
+}
+
+const struct us_tunable us_slub_tunables[] = {
+#define US_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, help_) \
+    [US_SLUB_T_##id] = {.name = name_,                                                  \
+                        .unit = unit_,                                                  \
+                        .help = help_,                                                  \
+                        .min = min_,                                                    \
+                        .max = max_,                                                    \
+                        .def = def_,                                                    \
+                        .flags = flags_,                                                \
+                        .choices = choices_,                                            \
+                        .get = get_,                                                    \
+                        .set = set_},
+    US_SLUB_TUNABLES(US_ROW)
+#undef US_ROW
+};
+
+const struct us_counter us_slub_counters[] = {
+#define US_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
+    [US_SLUB_##id] = {.name = name_,                              \
+                      .help = help_,                              \
+                      .feeds = feeds_,                            \
+                      .less = less_,                              \
+                      .source = source_,                          \
+                      .hidden = hidden_},
+    US_SLUB_COUNTERS(US_ROW)
+#undef US_ROW
+};

@@ -1,0 +1,601 @@
+/* unified.c - the Unified slab allocator (V4, 2010) as intended, and carried on.
+ *
+ * Levels. An allocation is served by the first of: the CPU's queue (a ring, no lock); the queue
+ * shared by the CPUs of a cache domain; partial slabs of the node; a new slab. Another node's
+ * object comes from the alien queue that the domain keeps for that node, else from that node's
+ * slabs. A free goes to the CPU's queue when the object belongs to the CPU's node, whichever CPU
+ * allocated it; an overflow moves the oldest batch to the shared queue, or to slabs when that is
+ * full. Another node's object goes to its alien queue, and from there, a batch at a time, to its
+ * slabs.
+ *
+ * State of a slab. A bitmap word out of band says which objects are free in the slab; an object in
+ * use or in a queue has its bit clear. Free objects are never touched. A slab with a bit set is on
+ * its node's partial list, a slab with none is on no list, an entirely free one stays on the list
+ * (at its tail) until the list is longer than min_partial.
+ *
+ * Locks, outermost first: control (a CPU's region, only to age or flush it) - alien - shared - node
+ * - pages. The node lock guards all slabs of one node of one cache. No lock is held over the page
+ * provider on the allocation path.
+ *
+ * Ageing. A queue is touched when its header differs from `seen`. Drains and overflowing pushes
+ * commit `seen` with the header; a slow-path allocation counts as a pop and marks the ring touched.
+ * An untouched CPU queue is refilled with 16 objects at most, and expiration takes only from
+ * untouched queues, one batch a visit (unified_age.c).
+ *
+ * Races. Fast paths commit by one store inside a restartable sequence. The slow path may find
+ * itself on another CPU at any step: a refill takes the caller's object out first and then adds the
+ * rest to the ring it finds, if that is of the batch's node; what does not fit goes to the shared
+ * queue, then to slabs. A region closed by somebody else is never waited for: one object comes
+ * from, or goes to, the next level.
+ *
+ * Where this departs from V4 as posted: the fourteen defects are mended, a miss fetches one new
+ * slab at most (eager_refill), drains are sorted by slab before the lock (sorted_drain), empty
+ * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
+ * off-node slab that the provider fell back to gives the caller its object and nothing to the
+ * queue, and queues can be bounded in bytes (queue_budget).
+ */
+#include "policy/unified.h"
+
+static bool region_open(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_local *l = &c->local;
+
+    if (l->mode == US_MODE_CONTROL)
+        return us_local_populated(l, cpu);
+    return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
+           __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
+}
+
+/* Frees of signal handlers that could not lock: they reach their slabs now. */
+static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+{
+    void *object = us_deferred_take(c, node);
+    unsigned cpu = us_cpu_now(c->machine);
+
+    while (object) {
+        void *next = *(void **)object;
+
+        us_deferred_restore(c, object);
+        us_count(c, cpu, US_UNIFIED_FREE_SLOWPATH);
+        us_unified_drain(c, f, cpu, &object, 1);
+        object = next;
+    }
+}
+
+static void check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+{
+    if (US_UNLIKELY(!f->nested &&
+                    atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
+        take_in_deferred(c, f, node);
+}
+
+/* ---- allocation -------------------------------------------------------------------------------
+ */
+
+/* Adds what a refill brought beside the caller's object: to the CPU's ring, else to the shared
+ * queue, else back to slabs. Marks the ring touched even when nothing was left to add. */
+static void install(struct us_cache *c, struct us_flight *f, void **object, unsigned n,
+                    unsigned node)
+{
+    const uint64_t base = us_node_base(&c->slabs->range, node);
+    unsigned cpu;
+    unsigned added = us_local_add(&c->local, f, object, n, base, US_SEEN_TOUCH, &cpu);
+    struct us_queue *q = us_unified_shared(c, cpu);
+
+    us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
+    n -= added;
+    if (US_LIKELY(n == 0))
+        return;
+    if (q && q->node == node && us_lock_take(f, &q->lock)) {
+        n -= us_ring_add_c(q->ring, object, n, US_SEEN_KEEP);
+        us_lock_drop(f, &q->lock);
+    }
+    if (n)
+        us_unified_drain(c, f, cpu, object, n);
+}
+
+static uint32_t refill_size(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_unified *st = us_unified_of(c);
+    const struct us_ring *ring = us_local_ring(&c->local, cpu);
+
+    if (!ring || !region_open(c, cpu))
+        return 1;
+    if (st->batch > US_UNIFIED_BOUNCE && !us_ring_touched(ring))
+        return US_UNIFIED_BOUNCE;
+    return st->batch;
+}
+
+static void *from_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                         void **buffer, uint32_t want, bool *refused)
+{
+    struct us_queue *q = us_unified_shared(c, cpu);
+    unsigned n;
+
+    if (!q)
+        return NULL;
+    if (!us_lock_take(f, &q->lock)) {
+        *refused = true;
+        return NULL;
+    }
+    n = us_ring_take_top_c(q->ring, buffer, want, US_SEEN_TOUCH);
+    us_queue_touch(q);
+    us_lock_drop(f, &q->lock);
+    if (n == 0)
+        return NULL;
+    us_count(c, cpu, US_UNIFIED_ALLOC_SHARED);
+    install(c, f, buffer, n - 1, node);
+    return buffer[n - 1];
+}
+
+static void *from_slabs(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                        unsigned flags, void **buffer, uint32_t want, bool *refused)
+{
+    const bool eager = c->tunable[US_UNIFIED_T_EAGER_REFILL] != 0;
+    unsigned where = node;
+    unsigned n = us_unified_from_partial(c, f, cpu, node, buffer, want, refused);
+
+    if (*refused)
+        return NULL;
+    while (n == 0 || (eager && n < want)) {
+        unsigned got =
+            us_unified_from_new(c, f, cpu, node, flags, buffer + n, want - n, false, &where);
+
+        if (got == 0)
+            break;
+        n += got;
+        if (where != node)
+            break;
+    }
+    if (n == 0)
+        return NULL;
+    us_count(c, cpu, US_UNIFIED_ALLOC_SLOWPATH);
+    install(c, f, buffer, n - 1, node);
+    return buffer[n - 1];
+}
+
+static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
+{
+    void *buffer[US_UNIFIED_BUFFER];
+    void *object;
+    bool refused = false;
+    unsigned node;
+    uint32_t want;
+
+    if (us_local_pop(&c->local, f, &object, &cpu))
+        return object;
+    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
+        us_unified_populate(c, f, cpu);
+    node = us_node_of_cpu(c->machine, cpu);
+    want = refill_size(c, cpu);
+    object = from_shared(c, f, cpu, node, buffer, want, &refused);
+    if (object || refused)
+        return object;
+    return from_slabs(c, f, cpu, node, flags, buffer, want, &refused);
+}
+
+/* Another node's object. The alien queue is refilled from one slab, the caller's object apart. */
+static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                         unsigned flags)
+{
+    const struct us_unified *st = us_unified_of(c);
+    struct us_queue *a = us_unified_alien(c, cpu, node);
+    void *buffer[US_UNIFIED_BUFFER];
+    void *object = NULL;
+    unsigned want = 1, where = node, n;
+    bool refused = false;
+
+    if (a) {
+        if (!us_lock_take(f, &a->lock))
+            return NULL;
+        if (us_ring_pop_c(a->ring, &object))
+            us_queue_touch(a);
+        us_lock_drop(f, &a->lock);
+        if (object) {
+            us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
+            return object;
+        }
+        want = a->capacity < st->queue ? a->capacity : st->queue;
+    }
+    n = us_unified_from_tail(c, f, cpu, node, buffer, want, &refused);
+    if (refused)
+        return NULL;
+    if (n == 0)
+        n = us_unified_from_new(c, f, cpu, node, flags, buffer, want, true, &where);
+    if (n == 0)
+        return NULL;
+    us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN_SLOW);
+    us_count(c, cpu, a ? US_UNIFIED_ALLOC_ALIEN : US_UNIFIED_ALLOC_DIRECT);
+    object = buffer[--n];
+    if (a && us_lock_take(f, &a->lock)) {
+        unsigned added = us_ring_add_c(a->ring, buffer, n, US_SEEN_KEEP);
+
+        us_queue_touch(a);
+        us_lock_drop(f, &a->lock);
+        us_stat_add(c, cpu, US_OBJECTS_MOVED, added);
+        n -= added;
+    }
+    if (n)
+        us_unified_drain(c, f, cpu, buffer, n);
+    return object;
+}
+
+static US_COLD void *alloc_slow(struct us_cache *c, unsigned flags, int node)
+{
+    struct us_flight f;
+    unsigned cpu, local;
+    void *object;
+
+    us_flight_enter(c->machine, &f);
+    cpu = us_cpu_now(c->machine);
+    local = us_node_of_cpu(c->machine, cpu);
+    check_deferred(c, &f, node < 0 ? local : (unsigned)node);
+    if (node < 0 || (unsigned)node == local)
+        object = alloc_local(c, &f, cpu, flags);
+    else
+        object = alloc_alien(c, &f, cpu, (unsigned)node, flags);
+    us_flight_leave(&f);
+    return object;
+}
+
+/* ---- free ---------------------------------------------------------------------------------------
+ */
+
+static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                       void *object)
+{
+    const struct us_unified *st = us_unified_of(c);
+    struct us_queue *a = us_unified_alien(c, cpu, node);
+    void *buffer[US_UNIFIED_BUFFER];
+    unsigned drained = 0;
+
+    if (!a) {
+        us_count(c, cpu, US_UNIFIED_FREE_DIRECT);
+        us_unified_drain(c, f, cpu, &object, 1);
+        return true;
+    }
+    if (!us_lock_take(f, &a->lock))
+        return false;
+    if (us_queue_size(a) >= a->capacity)
+        drained = us_ring_take_oldest_c(a->ring, buffer, st->batch, US_SEEN_COMMIT);
+    us_ring_add_c(a->ring, &object, 1, drained ? US_SEEN_COMMIT : US_SEEN_TOUCH);
+    us_lock_drop(f, &a->lock);
+    us_count(c, cpu, drained ? US_UNIFIED_FREE_ALIEN_SLOW : US_UNIFIED_FREE_ALIEN);
+    if (drained) {
+        us_stat_add(c, cpu, US_OBJECTS_MOVED, drained);
+        us_unified_drain(c, f, cpu, buffer, drained);
+    }
+    return true;
+}
+
+/* Room that the shared queue offers, the byte budget considered. A racy look before the lock. */
+static uint32_t shared_room(const struct us_cache *c, const struct us_queue *q)
+{
+    const struct us_unified *st = us_unified_of(c);
+    uint32_t size = us_queue_size(q);
+    uint32_t limit = q->capacity < st->budget_objects ? q->capacity : st->budget_objects;
+
+    return size < limit ? limit - size : 0;
+}
+
+/* Moves objects on top of the shared queue; what finds no room goes to slabs. Returns how many the
+ * queue took. */
+static unsigned to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
+                          void **object, unsigned n)
+{
+    unsigned added = 0;
+
+    if (us_lock_take(f, &q->lock)) {
+        added = us_ring_add_c(q->ring, object, n, US_SEEN_KEEP);
+        us_queue_touch(q);
+        us_lock_drop(f, &q->lock);
+    }
+    if (added < n)
+        us_unified_drain(c, f, cpu, object, n - added);
+    return added;
+}
+
+/* One object for the next level, the CPU's region being closed. */
+static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                      void *object)
+{
+    struct us_queue *q = us_unified_shared(c, cpu);
+
+    if (q && q->node == node && shared_room(c, q)) {
+        bool shared = to_shared(c, f, cpu, q, &object, 1) != 0;
+
+        us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
+        return;
+    }
+    us_unified_drain(c, f, cpu, &object, 1);
+    us_count(c, cpu, US_UNIFIED_FREE_SLOWPATH);
+}
+
+/* The CPU queue is full: its oldest batch moves to the shared queue, or to slabs. */
+static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                     void *object)
+{
+    const struct us_unified *st = us_unified_of(c);
+    const uint64_t base = us_node_base(&c->slabs->range, node);
+    struct us_queue *q = us_unified_shared(c, cpu);
+    void *buffer[US_UNIFIED_BUFFER];
+    uint32_t room = q ? shared_room(c, q) : 0;
+    unsigned n, shared = 0;
+
+    if (q)
+        us_queue_touch(q);
+    n = us_local_take_oldest(&c->local, f, buffer, room && room < st->batch ? room : st->batch,
+                             US_SEEN_COMMIT, &cpu);
+    us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
+    if (room)
+        shared = to_shared(c, f, cpu, q, buffer, n);
+    else
+        us_unified_drain(c, f, cpu, buffer, n);
+    if (!us_local_add(&c->local, f, &object, 1, base, US_SEEN_COMMIT, &cpu)) {
+        free_past(c, f, cpu, node, object);
+        return;
+    }
+    us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
+}
+
+static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
+{
+    const unsigned node = us_node_of(&c->slabs->range, object);
+    unsigned cpu = us_cpu_now(c->machine);
+    int tries;
+
+    if (f->nested) /* a signal handler leaves the queues alone when their locks may be busy */
+        return us_local_push(&c->local, f, object, &cpu) == US_LOCAL_OK;
+    check_deferred(c, f, node);
+    for (tries = 0; tries < 2; tries++) {
+        if (us_node_of_cpu(c->machine, cpu) != node)
+            return free_alien(c, f, cpu, node, object);
+        if (us_local_push(&c->local, f, object, &cpu))
+            return true;
+        if (us_node_of_cpu(c->machine, cpu) != node)
+            continue;
+        if (us_local_populated(&c->local, cpu) || !us_unified_populate(c, f, cpu))
+            break;
+    }
+    if (us_node_of_cpu(c->machine, cpu) == node && region_open(c, cpu))
+        overflow(c, f, cpu, node, object);
+    else
+        free_past(c, f, cpu, node, object);
+    return true;
+}
+
+static US_COLD void free_slow(struct us_cache *c, void *object)
+{
+    struct us_flight f;
+
+    if (!object)
+        return;
+    if (US_UNLIKELY(!us_in_range(&c->slabs->range, object))) {
+        us_report_misuse(c, US_MISUSE_OUTSIDE, object);
+        return;
+    }
+    us_flight_enter(c->machine, &f);
+    if (!free_one(c, &f, object))
+        us_defer_free(c, object);
+    us_flight_leave(&f);
+}
+
+/* ---- entries
+ * ---------------------------------------------------------------------------------------- */
+
+US_INLINE void *unified_alloc_path(struct us_cache *c, enum us_mode mode)
+{
+    void *object;
+
+    if (US_LIKELY(us_fast_pop(&c->local, mode, &object)))
+        return object;
+    return alloc_slow(c, 0, US_ANY_NODE);
+}
+
+US_INLINE void unified_free_path(struct us_cache *c, void *object, enum us_mode mode)
+{
+    if (US_LIKELY(us_fast_push(&c->local, mode, object)))
+        return;
+    free_slow(c, object);
+}
+
+US_LOCAL_ENTRIES(unified)
+
+static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
+{
+    void *object;
+
+    if (node < 0 || (unsigned)node == us_node_of_cpu(c->machine, us_cpu_now(c->machine))) {
+        if (us_local_pop_batch(&c->local, &object, 1)) {
+            if (node < 0 || us_node_of(&c->slabs->range, object) == (unsigned)node)
+                return object;
+            c->head.free(c, object); /* the thread moved to another node meanwhile */
+        }
+    }
+    return alloc_slow(c, flags, node);
+}
+
+static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+{
+    size_t got = 0;
+
+    while (got < n) {
+        if (node < 0) {
+            size_t left = n - got;
+            unsigned k = us_local_pop_batch(&c->local, out + got,
+                                            left < US_BATCH_MAX ? (unsigned)left : US_BATCH_MAX);
+            got += k;
+            if (k)
+                continue;
+        }
+        out[got] = node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
+        if (!out[got])
+            break;
+        got++;
+    }
+    return got;
+}
+
+static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
+{
+    const struct us_range *r = &c->slabs->range;
+    size_t i = 0;
+
+    while (i < n) {
+        unsigned run = 0, node = us_node_of(r, object[i]), pushed = 0;
+
+        while (run < US_BATCH_MAX && i + run < n && us_in_range(r, object[i + run]) &&
+               us_node_of(r, object[i + run]) == node)
+            run++;
+        if (run)
+            pushed = us_local_push_batch(&c->local, object + i, run, us_node_base(r, node));
+        i += pushed;
+        if (pushed == run && run)
+            continue;
+        free_slow(c, object[i]);
+        i++;
+    }
+}
+
+/* ---- life
+ * ------------------------------------------------------------------------------------------- */
+
+static enum us_status unified_create(struct us_cache *c, struct us_error *e)
+{
+    struct us_memory *mem = c->slabs->memory;
+    struct us_unified *st = us_meta_alloc(mem, sizeof(*st));
+    unsigned n;
+
+    if (!st)
+        goto none;
+    c->state = st;
+    us_unified_plan(c, st);
+    st->node = us_meta_alloc(mem, c->machine->nnodes * sizeof(*st->node));
+    st->domain = us_meta_alloc(mem, c->machine->ndomains * sizeof(*st->domain));
+    if (!st->node || !st->domain)
+        goto none;
+    for (n = 0; n < c->machine->nnodes; n++)
+        us_lock_init(&st->node[n].lock, US_LOCK_NODE);
+    if (us_unified_make_queues(c))
+        return US_OK;
+none:
+    if (st) {
+        us_unified_drop_queues(c, NULL);
+        us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
+        us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+        us_meta_free(mem, st, sizeof(*st));
+        c->state = NULL;
+    }
+    if (e) {
+        e->status = US_ENOMEM;
+        __builtin_snprintf(e->text, sizeof(e->text), "no memory for the queues of cache '%s'",
+                           c->name);
+    }
+    return US_ENOMEM;
+}
+
+static void unified_destroy(struct us_cache *c)
+{
+    struct us_memory *mem = c->slabs->memory;
+    struct us_unified *st = us_unified_of(c);
+    unsigned cpu, n;
+
+    us_unified_drop_queues(c, NULL);
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        if (c->local.region[cpu])
+            us_meta_free(mem, c->local.region[cpu], us_ring_bytes(st->cpu_capacity));
+        c->local.region[cpu] = NULL;
+    }
+    for (n = 0; n < c->machine->nnodes; n++)
+        us_lock_retire(c->machine, &st->node[n].lock);
+    us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
+    us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+    us_meta_free(mem, st, sizeof(*st));
+    c->state = NULL;
+}
+
+/* ---- looking inside
+ * --------------------------------------------------------------------------------- */
+
+static void visit_ring(const struct us_visitor *v, struct us_stock *stock,
+                       const struct us_ring *ring)
+{
+    void *object[US_RING_MAX];
+    uint64_t h = us_ring_header(ring);
+    uint32_t i, size = us_header_size(h), head = us_header_head(h);
+
+    for (i = 0; i < size; i++)
+        object[i] = ring->object[(head + i) & ring->mask];
+    stock->objects = size;
+    stock->capacity = ring->capacity;
+    stock->touched = us_ring_touched(ring);
+    v->stock(v->context, stock, object);
+}
+
+static void visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
+                        const struct us_queue *q)
+{
+    struct us_stock stock = {
+        .kind = kind, .name = name, .cpu = -1, .domain = (int)q->domain, .node = (int)q->node};
+
+    visit_ring(v, &stock, q->ring);
+}
+
+static void unified_visit(struct us_cache *c, const struct us_visitor *v)
+{
+    struct us_unified *st = us_unified_of(c);
+    const struct us_machine *m = c->machine;
+    unsigned cpu, d, n;
+
+    for (cpu = 0; cpu < m->ncpus; cpu++) {
+        struct us_stock stock = {.kind = US_STOCK_CPU,
+                                 .name = "cpu",
+                                 .cpu = (int)cpu,
+                                 .domain = (int)us_domain_of_cpu(m, cpu),
+                                 .node = (int)us_node_of_cpu(m, cpu)};
+        if (us_local_ring(&c->local, cpu))
+            visit_ring(v, &stock, us_local_ring(&c->local, cpu));
+    }
+    for (d = 0; d < m->ndomains; d++) {
+        if (st->domain[d].shared)
+            visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared);
+        for (n = 0; st->domain[d].alien && n < m->nnodes; n++)
+            if (st->domain[d].alien[n])
+                visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n]);
+    }
+    for (n = 0; n < m->nnodes; n++) {
+        struct us_slab *s;
+        uint64_t position = 0;
+
+        for (s = st->node[n].partial.first; s; s = s->next)
+            v->listed(v->context, s, n, "partial", position++);
+    }
+}
+
+const struct us_policy us_policy_unified = {
+    .name = "unified",
+    .title = "Unified slab allocator (V4, 2010) as intended, and carried on",
+    .tunables = us_unified_tunables,
+    .ntunables = US_UNIFIED_NTUNABLES,
+    .counters = us_unified_counters,
+    .ncounters = US_UNIFIED_NCOUNTERS,
+    .region = US_REGION_RING,
+    .debug_has_stock = true,
+    .geometry = us_unified_geometry,
+    .general_sizes = us_unified_general_sizes,
+    .create = unified_create,
+    .destroy = unified_destroy,
+    .entries = unified_entries,
+    .alloc_node = unified_alloc_node,
+    .alloc_bulk = unified_alloc_bulk,
+    .free_bulk = unified_free_bulk,
+    .expire_begin = us_unified_expire_begin,
+    .expire = us_unified_expire,
+    .tick = us_unified_tick,
+    .tick_period = us_unified_tick_period,
+    .flush_cpu = us_unified_flush_cpu,
+    .shrink = us_unified_shrink,
+    .cpu_offline = NULL,
+    .cpu_online = NULL,
+    .visit = unified_visit,
+};

@@ -1,0 +1,228 @@
+/* unified.h - state of one cache under the Unified policy, shared by the unified_*.c files. */
+#ifndef US_POLICY_UNIFIED_H
+#define US_POLICY_UNIFIED_H
+
+#include "policy/policy.h"
+#include "queue/queue.h"
+
+#define US_UNIFIED_QUEUE_MAX 10000
+#define US_UNIFIED_BUFFER    ((US_UNIFIED_QUEUE_MAX + 1) / 2) /* the largest batch */
+#define US_UNIFIED_BOUNCE    16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
+
+/* row: id, name, unit, min, max, default, flags, get, set, help */
+#define US_UNIFIED_TUNABLES(row)                                                                   \
+    row(CPU_QUEUE, "cpu_queue_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_cpu_queue,      \
+        set_cpu_queue, "capacity of each CPU queue; 0 at creation = by object size")               \
+        row(QUEUE, "queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY, get_queue,  \
+            NULL, "CPU queue size that was asked for; refills stop there")                         \
+            row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch,          \
+                set_batch, "objects moved between levels at once, at most queue_size")             \
+                row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY,          \
+                    get_per_cpu, NULL,                                                             \
+                    "objects in CPU queues") row(SHARED_QUEUE, "shared_queue_size", "objects", 0,  \
+                                                 US_UNIFIED_QUEUE_MAX, -1, 0, get_shared_queue,    \
+                                                 set_shared_queue,                                 \
+                                                 "capacity of the shared queue of each cache "     \
+                                                 "domain; 0 = off, else at least the batch")       \
+                    row(SHARED_DESIRED, "shared_queue_desired", "objects", 0,                      \
+                        US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY, get_shared_desired, NULL,          \
+                        "shared queue size that was asked for") row(SHARED, "shared_caches",       \
+                                                                    "objects", 0, INT64_MAX, 0,    \
+                                                                    US_T_READONLY, get_shared,     \
+                                                                    NULL,                          \
+                                                                    "objects in shared queues")    \
+                        row(ALIEN_QUEUE, "alien_queue_size", "objects", 0, 1000, -1, 0,            \
+                            get_alien_queue, set_alien_queue,                                      \
+                            "capacity of each alien queue; 0 = off; needs more than one node")     \
+                            row(ALIEN_SHIFT, "alien_shift", "log2 bytes", 0, 63, 0, US_T_READONLY, \
+                                get_alien_shift, NULL, "size of one alien queue as laid out")      \
+                                row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0,             \
+                                    US_T_READONLY, get_alien, NULL,                                \
+                                    "objects in alien queues") row(EXPIRE, "expire", "bytes", -1,  \
+                                                                   65535, 0, 0, get_expire,        \
+                                                                   set_expire,                     \
+                                                                   "write a node or -1 to age "    \
+                                                                   "cached objects; reads as "     \
+                                                                   "bytes of the last run")        \
+                                    row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL,   \
+                                        NULL,                                                      \
+                                        "slabs kept on a node's partial list before empty ones "   \
+                                        "go back") row(MIN_OBJECTS, "min_objects", "objects", 0,   \
+                                                       64, 0, US_T_CREATE, NULL, NULL,             \
+                                                       "objects a slab should hold at least; 0 = " \
+                                                       "min(64, 4*(fls(cpus)+1))")                 \
+                                        row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, \
+                                            3, US_T_CREATE, NULL, NULL,                            \
+                                            "largest order that the search for a good slab size "  \
+                                            "considers")                                           \
+                                            row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000,  \
+                                                0, 0, NULL, NULL,                                  \
+                                                "age cached objects this often on the policy's "   \
+                                                "clock; 0 = only on demand and by pressure")       \
+                                                row(EAGER_REFILL, "eager_refill", "0/1", 0, 1, 0,  \
+                                                    0, NULL, NULL,                                 \
+                                                    "1: a miss fetches slabs until a batch is "    \
+                                                    "reached, as posted; 0: one slab at most")     \
+                                                    row(SORTED_DRAIN, "sorted_drain", "0/1", 0, 1, \
+                                                        1, 0, NULL, NULL,                          \
+                                                        "1: drained objects are ordered by slab "  \
+                                                        "before the node lock is taken")           \
+                                                        row(EMPTY_TO_TAIL, "empty_to_tail", "0/1", \
+                                                            0, 1, 1, 0, NULL, NULL,                \
+                                                            "1: retained empty slabs go to the "   \
+                                                            "tail of the partial list")            \
+                                                            row(QUEUE_BUDGET, "queue_budget",      \
+                                                                "bytes", 0, INT64_MAX, 0, 0, NULL, \
+                                                                NULL,                              \
+                                                                "bytes that the cache's CPU and "  \
+                                                                "shared queues may hold "          \
+                                                                "together; 0 = no budget")
+
+enum us_unified_tunable {
+#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) US_UNIFIED_T_##id,
+    US_UNIFIED_TUNABLES(US_ROW)
+#undef US_ROW
+        US_UNIFIED_NTUNABLES
+};
+
+/* row: id, name, feeds, source, help */
+#define US_UNIFIED_COUNTERS(row)                                                                   \
+    row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                             \
+        "popped from a non-empty CPU queue") row(ALLOC_SHARED, "alloc_shared",                     \
+                                                 US_ALLOC_SECOND_LEVEL, US_FROM_STATS,             \
+                                                 "empty CPU queue refilled from the shared queue") \
+        row(ALLOC_ALIEN, "alloc_alien", US_ALLOC_REMOTE, US_FROM_STATS,                            \
+            "popped from an alien queue") row(ALLOC_ALIEN_SLOW, "alloc_alien_slow", US_FEEDS_NONE, \
+                                              US_FROM_STATS,                                       \
+                                              "another node's object that its alien queue could "  \
+                                              "not give")                                          \
+            row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                      \
+                "another node's object taken from its slab, there being no alien queue")           \
+                row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                \
+                    "CPU queue and shared queue both empty") row(FREE_FASTPATH, "free_fastpath",   \
+                                                                 US_FREE_FAST, US_FROM_PUSHES,     \
+                                                                 "pushed on the CPU queue "        \
+                                                                 "without overflow")               \
+                    row(FREE_SHARED, "free_shared", US_FREE_SECOND_LEVEL, US_FROM_STATS,           \
+                        "overflow moved the oldest objects to the shared queue")                   \
+                        row(FREE_ALIEN, "free_alien", US_FREE_REMOTE, US_FROM_STATS,               \
+                            "pushed on an alien queue without drain")                              \
+                            row(FREE_ALIEN_SLOW, "free_alien_slow", US_FREE_REMOTE, US_FROM_STATS, \
+                                "pushed on an alien queue that had to be drained")                 \
+                                row(FREE_DIRECT, "free_direct", US_FREE_REMOTE, US_FROM_STATS,     \
+                                    "another node's object put straight to its slab")              \
+                                    row(FREE_SLOWPATH, "free_slowpath", US_FREE_SLOW,              \
+                                        US_FROM_STATS,                                             \
+                                        "overflow of the CPU queue drained to slabs")              \
+                                        row(FREE_ADD_PARTIAL, "free_add_partial", US_FEEDS_NONE,   \
+                                            US_FROM_STATS, "drain put a slab on the partial list") \
+                                            row(FREE_REMOVE_PARTIAL, "free_remove_partial",        \
+                                                US_FEEDS_NONE, US_FROM_STATS,                      \
+                                                "drain took an emptied slab off the partial list") \
+                                                row(ALLOC_FROM_PARTIAL, "alloc_from_partial",      \
+                                                    US_FEEDS_NONE, US_FROM_STATS,                  \
+                                                    "slow path served from partial slabs")         \
+                                                    row(ALLOC_SLAB, "alloc_slab", US_SLAB_NEW,     \
+                                                        US_FROM_STATS,                             \
+                                                        "slab obtained from the page provider")    \
+                                                        row(FREE_SLAB, "free_slab", US_SLAB_FREE,  \
+                                                            US_FROM_STATS,                         \
+                                                            "slab returned to the page provider")  \
+                                                            row(QUEUE_FLUSH, "queue_flush",        \
+                                                                US_FLUSH, US_FROM_STATS,           \
+                                                                "flush of a CPU's queues")         \
+                                                                row(ORDER_FALLBACK,                \
+                                                                    "order_fallback",              \
+                                                                    US_FEEDS_NONE, US_FROM_STATS,  \
+                                                                    "preferred order refused, "    \
+                                                                    "smaller slab used")
+
+enum us_unified_counter {
+#define US_ROW(id, name, feeds, source, help) US_UNIFIED_##id,
+    US_UNIFIED_COUNTERS(US_ROW)
+#undef US_ROW
+        US_UNIFIED_NCOUNTERS
+};
+
+/* One node's slabs. */
+struct us_unified_node {
+    struct us_lock lock;         /* class NODE: bitmaps, list, touched */
+    struct us_slab_list partial; /* slabs with objects free in them */
+    bool touched;                /* a slab was added or removed since the last ageing visit */
+} US_ALIGNED(US_LINE);
+
+/* One cache domain's second level; alien[n] holds objects of node n, NULL for the domain's own. */
+struct us_unified_domain {
+    struct us_queue *shared;
+    struct us_queue **alien;
+};
+
+struct us_unified {
+    uint32_t queue, batch, cpu_capacity;
+    uint32_t shared_desired, shared_capacity;
+    uint32_t alien_capacity; /* 0 = no alien queues */
+    unsigned alien_shift;
+    uint64_t last_expired;
+    uint32_t budget_objects;          /* shared stock stops here; UINT32_MAX without a budget */
+    struct us_unified_node *node;     /* [nnodes] */
+    struct us_unified_domain *domain; /* [ndomains] */
+};
+
+US_INLINE struct us_unified *us_unified_of(const struct us_cache *c)
+{
+    return c->state;
+}
+US_INLINE struct us_queue *us_unified_shared(const struct us_cache *c, unsigned cpu)
+{
+    return us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)].shared;
+}
+US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned cpu, unsigned node)
+{
+    const struct us_unified_domain *d =
+        &us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)];
+    return d->alien ? d->alien[node] : NULL;
+}
+
+/* unified_queues.c */
+uint32_t us_unified_real_capacity(uint32_t queue);
+void us_unified_plan(struct us_cache *c, struct us_unified *st);
+bool us_unified_make_queues(struct us_cache *c);
+void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
+struct us_ring *us_unified_new_ring(struct us_cache *c, unsigned cpu);
+bool us_unified_populate(struct us_cache *c, struct us_flight *f, unsigned cpu);
+
+/* unified_slabs.c: between queues and slabs. All may be called with a control, alien or shared lock
+ * held, never with a node lock. */
+/* Puts objects of any nodes back to their slabs; nothing is lost when locks cannot be had. */
+void us_unified_drain(struct us_cache *c, struct us_flight *f, unsigned cpu, void **object,
+                      unsigned n);
+/* Up to n objects of the node's partial slabs, later ones hotter; *refused: a lock was not to be
+ * had. */
+unsigned us_unified_from_partial(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                                 unsigned node, void **out, unsigned n, bool *refused);
+/* One slab's free objects, at most n, from the tail of the node's list (alien allocations). */
+unsigned us_unified_from_tail(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                              void **out, unsigned n, bool *refused);
+/* Objects of a new slab near `node`; the rest of it goes on its node's partial list. A slab that
+ * the provider had to take from another node gives one object only. *where is its node. */
+unsigned us_unified_from_new(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                             unsigned flags, void **out, unsigned n, bool at_tail, unsigned *where);
+
+/* unified_age.c */
+void us_unified_expire_begin(struct us_cache *c);
+uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned node,
+                           enum us_stage stage, uint64_t target, bool try_only);
+void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
+uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
+void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
+uint64_t us_unified_tick_period(const struct us_cache *c);
+unsigned us_unified_flush_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                                struct us_queue *q, unsigned most);
+
+/* unified_tables.c */
+extern const struct us_tunable us_unified_tunables[];
+extern const struct us_counter us_unified_counters[];
+enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e);
+const uint32_t *us_unified_general_sizes(const struct us_machine *m);
+
+#endif

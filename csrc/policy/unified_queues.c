@@ -1,0 +1,253 @@
+/* unified_queues.c - sizes and life of the queues of the Unified policy.
+ *
+ * Sizes follow the posted rules: a CPU queue is rounded up to cache lines and uses the slack; a
+ * domain's alien queues and shared queue lie in one block that is rounded up to a general cache or
+ * to pages, the slack becoming shared queue. Here each queue is its own block of metadata with a
+ * power-of-two ring; the capacities are those of the posted layout.
+ */
+#include <string.h>
+
+#include "policy/unified.h"
+
+#define POSTED_CPU_HEADER   24 /* bytes of the posted per-CPU struct before its entries */
+#define POSTED_QUEUE_HEADER 16 /* bytes of the posted queue header */
+
+static uint32_t round_up(uint32_t x, uint32_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+uint32_t us_unified_real_capacity(uint32_t queue)
+{
+    return (round_up(queue * 8 + POSTED_CPU_HEADER, US_LINE) - POSTED_CPU_HEADER) / 8;
+}
+
+static unsigned log2_ceil(uint64_t x)
+{
+    return x <= 1 ? 0 : us_fls(x - 1);
+}
+
+static uint32_t default_queue(const struct us_cache *c)
+{
+    const size_t size = c->geometry.stride;
+
+    if (c->flags & US_LOWMEM)
+        return 5;
+    if (size > 4096)
+        return 8;
+    if (size > 1024)
+        return 24;
+    return size > 256 ? 54 : 120;
+}
+
+static unsigned alien_shift_of(uint32_t entries)
+{
+    return log2_ceil(round_up(entries * 8 + POSTED_QUEUE_HEADER, US_LINE));
+}
+
+/* Few nodes: alien queues behave like shared ones; many: space and latency matter more. */
+static unsigned default_alien_shift(const struct us_machine *m, uint32_t queue)
+{
+    const unsigned by_queue = alien_shift_of(queue);
+    unsigned limit = log2_ceil(US_LINE);
+
+    if (m->nnodes <= 4)
+        limit = m->page_shift - 1;
+    else if (m->nnodes <= 32)
+        limit = log2_ceil(US_LINE) + 2;
+    return by_queue < limit ? by_queue : limit;
+}
+
+static bool second_level_allowed(const struct us_cache *c)
+{
+    return c->machine->ncpus > 1 && c->geometry.stride < c->machine->page_size &&
+           !(c->flags & US_LOWMEM);
+}
+
+static void plan_budget(struct us_cache *c, struct us_unified *st)
+{
+    const uint64_t bytes = (uint64_t)c->tunable[US_UNIFIED_T_QUEUE_BUDGET];
+    const uint64_t cpus = (uint64_t)c->machine->ncpus * st->cpu_capacity;
+    uint64_t objects = bytes / c->geometry.stride;
+
+    st->budget_objects = UINT32_MAX;
+    if (bytes == 0)
+        return;
+    objects = objects > cpus ? (objects - cpus) / c->machine->ndomains : 0;
+    st->budget_objects = objects < UINT32_MAX ? (uint32_t)objects : UINT32_MAX - 1;
+}
+
+/* Capacities of a domain's block as posted: [alien N-1 | ... | alien 1 | shared]. */
+static void plan_block(const struct us_cache *c, struct us_unified *st)
+{
+    const struct us_machine *m = c->machine;
+    size_t alien_bytes = st->alien_shift ? (size_t)(m->nnodes - 1) << st->alien_shift : 0;
+    size_t total = alien_bytes + POSTED_QUEUE_HEADER + 8ull * st->shared_desired, rounded, entries;
+
+    rounded = total <= m->page_size / 2 ? us_meta_rounded(c->slabs->memory, total)
+                                        : (size_t)1 << log2_ceil(total);
+    if (rounded > m->page_size / 2 && rounded < m->page_size)
+        rounded = m->page_size;
+    entries = (rounded - alien_bytes - POSTED_QUEUE_HEADER) / 8;
+    st->shared_capacity = entries < US_RING_MAX ? (uint32_t)entries : US_RING_MAX - 1;
+    st->alien_capacity =
+        st->alien_shift ? (uint32_t)(((size_t)1 << st->alien_shift) - POSTED_QUEUE_HEADER) / 8 : 0;
+}
+
+void us_unified_plan(struct us_cache *c, struct us_unified *st)
+{
+    const int64_t *t = c->tunable;
+
+    if (t[US_UNIFIED_T_MIN_PARTIAL] < 0) {
+        int64_t log = (int64_t)us_fls(c->geometry.stride) - 1;
+
+        c->tunable[US_UNIFIED_T_MIN_PARTIAL] = (c->flags & US_LOWMEM) ? 0
+                                               : log < 5              ? 5
+                                               : log > 10             ? 10
+                                                                      : log;
+    }
+    st->queue = t[US_UNIFIED_T_CPU_QUEUE] ? (uint32_t)t[US_UNIFIED_T_CPU_QUEUE] : default_queue(c);
+    st->batch = (st->queue + 1) / 2;
+    if (t[US_UNIFIED_T_BATCH] && (uint32_t)t[US_UNIFIED_T_BATCH] <= st->queue)
+        st->batch = (uint32_t)t[US_UNIFIED_T_BATCH];
+    st->cpu_capacity = us_unified_real_capacity(st->queue);
+    st->shared_desired = 0;
+    st->shared_capacity = 0;
+    st->alien_shift = 0;
+    st->alien_capacity = 0;
+    plan_budget(c, st);
+    if (!second_level_allowed(c))
+        return;
+    st->shared_desired =
+        t[US_UNIFIED_T_SHARED_QUEUE] < 0 ? 10 * st->batch : (uint32_t)t[US_UNIFIED_T_SHARED_QUEUE];
+    if (st->shared_desired > US_UNIFIED_QUEUE_MAX)
+        st->shared_desired = US_UNIFIED_QUEUE_MAX;
+    if (st->shared_desired == 0)
+        return;
+    if (c->machine->nnodes > 1 && t[US_UNIFIED_T_ALIEN_QUEUE] != 0)
+        st->alien_shift = t[US_UNIFIED_T_ALIEN_QUEUE] < 0
+                              ? default_alien_shift(c->machine, st->queue)
+                              : alien_shift_of((uint32_t)t[US_UNIFIED_T_ALIEN_QUEUE]);
+    plan_block(c, st);
+}
+
+/* ---- rings
+ * --------------------------------------------------------------------------------------- */
+
+struct us_ring *us_unified_new_ring(struct us_cache *c, unsigned cpu)
+{
+    const struct us_unified *st = us_unified_of(c);
+    const struct us_range *r = &c->slabs->range;
+    struct us_ring *ring = us_meta_alloc(c->slabs->memory, us_ring_bytes(st->cpu_capacity));
+
+    if (ring)
+        us_ring_init(ring, st->cpu_capacity, us_node_base(r, us_node_of_cpu(c->machine, cpu)),
+                     us_node_length(r));
+    return ring;
+}
+
+bool us_unified_populate(struct us_cache *c, struct us_flight *f, unsigned cpu)
+{
+    struct us_ring *ring;
+
+    if (f->nested)
+        return false;
+    ring = us_unified_new_ring(c, cpu);
+    if (!ring)
+        return false;
+    if (us_local_populate(&c->local, f, cpu, ring))
+        return true;
+    us_meta_free(c->slabs->memory, ring, us_ring_bytes(us_unified_of(c)->cpu_capacity));
+    return false;
+}
+
+static size_t queue_bytes(uint32_t capacity)
+{
+    return US_LINE + us_ring_bytes(capacity);
+}
+
+static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, unsigned domain,
+                                  unsigned node, uint32_t capacity)
+{
+    struct us_queue *q = us_meta_alloc(c->slabs->memory, queue_bytes(capacity));
+
+    _Static_assert(sizeof(*q) <= US_LINE, "the ring starts one line into the block");
+    if (!q)
+        return NULL;
+    us_lock_init(&q->lock, klass);
+    q->ring = (struct us_ring *)((char *)q + US_LINE);
+    us_ring_init(q->ring, capacity, us_node_base(&c->slabs->range, node),
+                 us_node_length(&c->slabs->range));
+    q->node = node;
+    q->domain = domain;
+    q->capacity = capacity;
+    return q;
+}
+
+static bool make_domain(struct us_cache *c, unsigned d)
+{
+    const struct us_unified *st = us_unified_of(c);
+    const struct us_machine *m = c->machine;
+    struct us_unified_domain *domain = &st->domain[d];
+    const unsigned own = m->domain[d].node;
+    unsigned n;
+
+    domain->shared = new_queue(c, US_LOCK_SHARED, d, own, st->shared_capacity);
+    if (!domain->shared)
+        return false;
+    if (!st->alien_capacity)
+        return true;
+    domain->alien = us_meta_alloc(c->slabs->memory, m->nnodes * sizeof(*domain->alien));
+    if (!domain->alien)
+        return false;
+    for (n = 0; n < m->nnodes; n++) {
+        if (n == own)
+            continue;
+        domain->alien[n] = new_queue(c, US_LOCK_ALIEN, d, n, st->alien_capacity);
+        if (!domain->alien[n])
+            return false;
+    }
+    return true;
+}
+
+bool us_unified_make_queues(struct us_cache *c)
+{
+    const struct us_unified *st = us_unified_of(c);
+    unsigned d;
+
+    for (d = 0; st->shared_capacity && d < c->machine->ndomains; d++)
+        if (!make_domain(c, d))
+            return false;
+    return true;
+}
+
+static void drop_queue(struct us_cache *c, struct us_flight *f, struct us_queue **slot)
+{
+    struct us_queue *q = *slot;
+
+    if (!q)
+        return;
+    if (f)
+        us_unified_flush_queue(c, f, us_cpu_now(c->machine), q, UINT32_MAX);
+    us_lock_retire(c->machine, &q->lock);
+    us_meta_free(c->slabs->memory, q, queue_bytes(q->capacity));
+    *slot = NULL;
+}
+
+void us_unified_drop_queues(struct us_cache *c, struct us_flight *f)
+{
+    struct us_unified *st = us_unified_of(c);
+    const struct us_machine *m = c->machine;
+    unsigned d, n;
+
+    for (d = 0; st->domain && d < m->ndomains; d++) {
+        struct us_unified_domain *domain = &st->domain[d];
+
+        drop_queue(c, f, &domain->shared);
+        for (n = 0; domain->alien && n < m->nnodes; n++)
+            drop_queue(c, f, &domain->alien[n]);
+        if (domain->alien)
+            us_meta_free(c->slabs->memory, domain->alien, m->nnodes * sizeof(*domain->alien));
+        domain->alien = NULL;
+    }
+}

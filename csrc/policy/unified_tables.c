@@ -1,0 +1,314 @@
+/* unified_tables.c - tunables, counters and geometry of the Unified policy.
+ *
+ * A setter runs alone in the allocator (gate shut, the cache's regions closed), so that live
+ * resizing is plain code: new rings are made first, contents move over, what does not fit goes to
+ * slabs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "policy/unified.h"
+
+static enum us_status refuse(struct us_error *e, enum us_status status, const char *text)
+{
+    if (e) {
+        memset(e, 0, sizeof(*e));
+        e->status = status;
+        snprintf(e->text, sizeof(e->text), "%s", text);
+    }
+    return status;
+}
+
+/* ---- what read-only rows show
+ * ----------------------------------------------------------------------- */
+
+static int64_t get_cpu_queue(struct us_cache *c)
+{
+    return us_unified_of(c)->cpu_capacity;
+}
+static int64_t get_queue(struct us_cache *c)
+{
+    return us_unified_of(c)->queue;
+}
+static int64_t get_batch(struct us_cache *c)
+{
+    return us_unified_of(c)->batch;
+}
+static int64_t get_shared_queue(struct us_cache *c)
+{
+    return us_unified_of(c)->shared_capacity;
+}
+static int64_t get_shared_desired(struct us_cache *c)
+{
+    return us_unified_of(c)->shared_desired;
+}
+static int64_t get_alien_queue(struct us_cache *c)
+{
+    return us_unified_of(c)->alien_capacity;
+}
+static int64_t get_alien_shift(struct us_cache *c)
+{
+    return us_unified_of(c)->alien_shift;
+}
+static int64_t get_expire(struct us_cache *c)
+{
+    return (int64_t)us_unified_of(c)->last_expired;
+}
+
+static int64_t get_per_cpu(struct us_cache *c)
+{
+    int64_t total = 0;
+
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        const struct us_ring *ring = us_local_ring(&c->local, cpu);
+
+        total += ring ? us_ring_size(ring) : 0;
+    }
+    return total;
+}
+
+static int64_t get_shared(struct us_cache *c)
+{
+    int64_t total = 0;
+
+    for (unsigned d = 0; d < c->machine->ndomains; d++) {
+        const struct us_queue *q = us_unified_of(c)->domain[d].shared;
+
+        total += q ? us_queue_size(q) : 0;
+    }
+    return total;
+}
+
+static int64_t get_alien(struct us_cache *c)
+{
+    int64_t total = 0;
+
+    for (unsigned d = 0; d < c->machine->ndomains; d++) {
+        struct us_queue **alien = us_unified_of(c)->domain[d].alien;
+
+        for (unsigned n = 0; alien && n < c->machine->nnodes; n++)
+            total += alien[n] ? us_queue_size(alien[n]) : 0;
+    }
+    return total;
+}
+
+/* ---- setters
+ * ------------------------------------------------------------------------------------------ */
+
+/* Plans again with one tunable changed and rebuilds the second level. On failure the old value and
+ * queues of the old size are restored. */
+static enum us_status rebuild_second_level(struct us_cache *c, struct us_flight *f, unsigned row,
+                                           int64_t value, struct us_error *e)
+{
+    struct us_unified *st = us_unified_of(c);
+    const int64_t old = c->tunable[row];
+
+    us_unified_drop_queues(c, f);
+    c->tunable[row] = value;
+    us_unified_plan(c, st);
+    if (us_unified_make_queues(c))
+        return US_OK;
+    us_unified_drop_queues(c, NULL);
+    c->tunable[row] = old;
+    us_unified_plan(c, st);
+    if (!us_unified_make_queues(c)) {
+        us_unified_drop_queues(c, NULL);
+        st->shared_capacity = 0;
+        st->alien_capacity = 0;
+    }
+    return refuse(e, US_ENOMEM, "no memory for the shared and alien queues");
+}
+
+/* Moves a CPU's objects into a ring of another size; the oldest that find no room go to slabs. */
+static void move_ring(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_ring *from,
+                      struct us_ring *to)
+{
+    const uint64_t pops = us_header_pops(us_ring_header(from));
+    uint32_t size = us_ring_size(from), i;
+
+    for (i = size; i > to->capacity; i--) {
+        void *object;
+
+        us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP);
+        atomic_fetch_add_explicit(&c->local.moves[cpu].drained, 1, memory_order_relaxed);
+        us_unified_drain(c, f, cpu, &object, 1);
+    }
+    size = us_ring_size(from);
+    for (i = 0; i < size; i++)
+        to->object[i] = from->object[(us_header_head(us_ring_header(from)) + i) & from->mask];
+    atomic_store_explicit(&to->header, us_header_make(pops, 0, size), memory_order_relaxed);
+    atomic_store_explicit(&to->seen, US_SEEN_TOUCHED, memory_order_relaxed);
+}
+
+static void free_rings(struct us_cache *c, void **ring, size_t bytes)
+{
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++)
+        if (ring[cpu])
+            us_meta_free(c->slabs->memory, ring[cpu], bytes);
+}
+
+static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int64_t value,
+                                    struct us_error *e)
+{
+    struct us_unified *st = us_unified_of(c);
+    const struct us_unified before = *st;
+    const size_t table = c->machine->ncpus * sizeof(void *);
+    void **fresh = us_meta_alloc(c->slabs->memory, table);
+    unsigned cpu;
+
+    if (!fresh)
+        return refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
+    st->cpu_capacity = us_unified_real_capacity((uint32_t)value);
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        if (!us_local_populated(&c->local, cpu))
+            continue;
+        fresh[cpu] = us_unified_new_ring(c, cpu);
+        if (!fresh[cpu]) {
+            free_rings(c, fresh, us_ring_bytes(st->cpu_capacity));
+            us_meta_free(c->slabs->memory, fresh, table);
+            st->cpu_capacity = before.cpu_capacity;
+            return refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
+        }
+    }
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        struct us_ring *old = c->local.region[cpu];
+
+        if (!fresh[cpu])
+            continue;
+        move_ring(c, f, cpu, old, fresh[cpu]);
+        c->local.region[cpu] = fresh[cpu];
+        us_meta_free(c->slabs->memory, old, us_ring_bytes(before.cpu_capacity));
+    }
+    us_meta_free(c->slabs->memory, fresh, table);
+    c->tunable[US_UNIFIED_T_BATCH] = 0; /* follows the queue again */
+    return rebuild_second_level(c, f, US_UNIFIED_T_CPU_QUEUE, value, e);
+}
+
+static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t value,
+                                struct us_error *e)
+{
+    struct us_unified *st = us_unified_of(c);
+    char text[160];
+
+    (void)f;
+    if (value > st->queue) {
+        snprintf(text, sizeof(text), "batch_size %lld is above queue_size %u; expected 4 to %u",
+                 (long long)value, st->queue, st->queue);
+        return refuse(e, US_EINVAL, text);
+    }
+    if (st->shared_desired && value > st->shared_desired) {
+        snprintf(text, sizeof(text),
+                 "batch_size %lld is above shared_queue_size %u; raise that first or switch it off",
+                 (long long)value, st->shared_desired);
+        return refuse(e, US_EINVAL, text);
+    }
+    c->tunable[US_UNIFIED_T_BATCH] = value;
+    st->batch = (uint32_t)value;
+    return US_OK;
+}
+
+static enum us_status set_shared_queue(struct us_cache *c, struct us_flight *f, int64_t value,
+                                       struct us_error *e)
+{
+    const struct us_unified *st = us_unified_of(c);
+    char text[160];
+
+    if (value && (value < 4 || value < st->batch)) {
+        snprintf(text, sizeof(text),
+                 "shared_queue_size %lld is too small; expected 0 (off) or %u (the batch) to %u",
+                 (long long)value, st->batch < 4 ? 4 : st->batch, US_UNIFIED_QUEUE_MAX);
+        return refuse(e, US_EINVAL, text);
+    }
+    return rebuild_second_level(c, f, US_UNIFIED_T_SHARED_QUEUE, value, e);
+}
+
+static enum us_status set_alien_queue(struct us_cache *c, struct us_flight *f, int64_t value,
+                                      struct us_error *e)
+{
+    if (c->machine->nnodes < 2)
+        return refuse(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
+    return rebuild_second_level(c, f, US_UNIFIED_T_ALIEN_QUEUE, value, e);
+}
+
+/* As a write to the sysfs file: ages every stage once, of one node or of all. */
+static enum us_status set_expire(struct us_cache *c, struct us_flight *f, int64_t value,
+                                 struct us_error *e)
+{
+    const unsigned nodes = c->machine->nnodes;
+    const unsigned first = value < 0 ? 0 : (unsigned)value;
+    const unsigned end = value < 0 ? nodes : first + 1;
+    char text[160];
+
+    if (value >= (int64_t)nodes) {
+        snprintf(text, sizeof(text), "expire: no node %lld; expected -1 (all) or 0 to %u",
+                 (long long)value, nodes - 1);
+        return refuse(e, US_EINVAL, text);
+    }
+    us_unified_expire_begin(c);
+    for (int stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++)
+        for (unsigned n = first; n < end; n++)
+            us_unified_expire(c, f, n, (enum us_stage)stage, UINT64_MAX, false);
+    return US_OK;
+}
+
+/* ---- tables
+ * --------------------------------------------------------------------------------------------- */
+
+const struct us_tunable us_unified_tunables[] = {
+#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) \
+    {name, unit, help, min, max, def, flags, NULL, get, set},
+    US_UNIFIED_TUNABLES(US_ROW)
+#undef US_ROW
+};
+
+const struct us_counter us_unified_counters[] = {
+#define US_ROW(id, name, feeds, source, help) {name, help, feeds, US_FEEDS_NONE, source, false},
+    US_UNIFIED_COUNTERS(US_ROW)
+#undef US_ROW
+};
+
+/* ---- geometry
+ * ---------------------------------------------------------------------------------------------- */
+
+static unsigned order_for(size_t bytes, size_t page)
+{
+    unsigned order = 0;
+
+    while (((uint64_t)page << order) < bytes)
+        order++;
+    return order;
+}
+
+enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e)
+{
+    const size_t page = c->machine->page_size;
+    struct us_geometry *g = &c->geometry;
+    unsigned wanted = (unsigned)c->tunable[US_UNIFIED_T_MIN_OBJECTS];
+
+    g->align = us_align_of(c->size, c->options.align, c->flags, US_LINE);
+    g->stride = (c->size + g->align - 1) / g->align * g->align;
+    if (wanted == 0) {
+        wanted = 4 * (us_fls(c->machine->ncpus) + 1);
+        wanted = wanted < 64 ? wanted : 64;
+    }
+    g->order = us_slub_order(g->stride, page, wanted, 0,
+                             (unsigned)c->tunable[US_UNIFIED_T_MAX_ORDER], false);
+    g->min_order = order_for(g->stride, page);
+    if (g->order > US_MAX_ORDER || g->min_order > US_MAX_ORDER)
+        return refuse(e, US_EINVAL, "object size is above the largest block of pages");
+    g->objects = (unsigned)(((uint64_t)page << g->order) / g->stride);
+    g->min_objects = (unsigned)(((uint64_t)page << g->min_order) / g->stride);
+    g->state = US_OBJECTS_BITMAP;
+    g->link = 0;
+    g->slab_overhead = 0;
+    return US_OK;
+}
+
+const uint32_t *us_unified_general_sizes(const struct us_machine *m)
+{
+    static const uint32_t sizes[] = {8,   16,  32,   64,   96,   128,  192,
+                                     256, 512, 1024, 2048, 4096, 8192, 0};
+
+    (void)m;
+    return sizes;
+}

@@ -18,7 +18,7 @@ TRACE ?= tcp_rr
 VPY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(shell find csrc python -type f \
 	-name '*.[ch]' -o -type f -name '*.py*' -not -name '*.pyc' -o -path '*/unislab/data/*' -type f)
-C_FILES := $(shell find csrc tests/c -name '*.[ch]' 2>/dev/null)
+C_FILES := $(shell find csrc tests/c bench/c -name '*.[ch]' 2>/dev/null)
 export UNISLAB_JOBS = $(JOBS)
 export MPLBACKEND = Agg
 export PIP_DISABLE_PIP_VERSION_CHECK = 1

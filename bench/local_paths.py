@@ -1,0 +1,139 @@
+"""Local paths in C: each policy's alloc + free pair against a plain stack and against mallocs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from figure import Figure, figure, interleave, ratios
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARIES = {
+    "glibc": "",
+    "jemalloc": "libjemalloc.so.2",
+    "mimalloc": "libmimalloc.so.2.0",
+    "tcmalloc": "libtcmalloc_minimal.so.4",
+}
+ROUNDS = 31
+
+
+def build(name: str, *flags: str, output: str | None = None) -> Path:
+    """Compile ``bench/c/NAME.c`` with the whole core; returns the program."""
+    out = ROOT / "build" / "bench" / (output or name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    layers = ("machine", "machine/native", "memory", "slab", "queue", "policy", "cache", "work")
+    core = [str(p) for layer in layers for p in sorted((ROOT / "csrc" / layer).glob("*.c"))]
+    command = [
+        os.environ.get("CC", "cc"),
+        *["-std=gnu11", "-O2", "-g", "-fno-strict-aliasing", "-fvisibility=hidden", "-pthread"],
+        '-DUS_VERSION="bench"',
+        '-DUS_BUILD_ID="bench"',
+        *flags,
+        f"-I{ROOT / 'csrc'}",
+        f"-I{ROOT / 'csrc' / 'include'}",
+        str(ROOT / "bench" / "c" / f"{name}.c"),
+        *core,
+        "-o",
+        str(out),
+        "-lm",
+        "-ldl",
+    ]
+    subprocess.run(command, check=True)
+    return out
+
+
+class Child:
+    """One contestant in a process of its own, asked for a round at a time."""
+
+    def __init__(self, program: Path, who: str, preload: str = "") -> None:
+        env = dict(os.environ)
+        if preload:
+            env["LD_PRELOAD"] = preload
+        cpu = max(os.sched_getaffinity(0))
+        self.process = subprocess.Popen(
+            [str(program), who],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+        )
+
+    def ask(self, verb: str, size: int) -> float:
+        """Nanoseconds an object of one round."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"{verb} {size}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the contestant ended with {self.process.wait()}")
+        return float(line)
+
+    def close(self) -> None:
+        """End the child."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def _loadable(library: str) -> bool:
+    """Whether the library can be preloaded on this machine."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def children(program: Path) -> Iterator[dict[str, Child]]:
+    """All contestants; rivals that the machine lacks are left out."""
+    with ExitStack() as stack:
+        everyone = {who: Child(program, who) for who in ("plain", "unified", "slub")}
+        for name, library in LIBRARIES.items():
+            if not library or _loadable(library):
+                everyone[name] = Child(program, "malloc", library)
+        for child in everyone.values():
+            stack.callback(child.close)
+        yield everyone
+
+
+def figures(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure pairs and batches of 64, 64 and 256 bytes."""
+    out: list[Figure] = []
+    with children(build("contest")) as everyone:
+        for verb, least in (("pair", 1.3), ("batch", 1.25)):
+            for size in (64, 256):
+                times = interleave(
+                    {who: partial(child.ask, verb, size) for who, child in everyone.items()}, rounds
+                )
+                label = f"{verb} of {size} bytes"
+                for who, values in times.items():
+                    out.append(figure(f"{label}: {who}", values, "ns"))
+                rivals = [who for who in times if who in LIBRARIES]
+                fastest = [min(times[who][i] for who in rivals) for i in range(rounds)]
+                out.append(
+                    figure(
+                        f"{label}: fastest malloc / unified",
+                        ratios(fastest, times["unified"]),
+                        at_least=least,
+                    )
+                )
+                if verb == "pair" and size == 64:
+                    plain = ratios(times["unified"], times["plain"])
+                    out.append(figure(f"{label}: unified / plain stack", plain, at_most=2.1))
+                    slub = ratios(times["slub"], times["unified"])
+                    out.append(figure(f"{label}: slub / unified", slub, at_most=1.5))
+        bulk = interleave(
+            {who: partial(everyone[who].ask, "bulk", 64) for who in ("unified", "slub")}, rounds
+        )
+        out.extend(
+            figure(f"bulk of 1000, C API: {who}", values, "ns") for who, values in bulk.items()
+        )
+    return out

@@ -1,0 +1,557 @@
+/* exec.c - runners: threads, passes, clean-up, errors.
+ *
+ * The thread that asks for passes gives commands under the mutex and sleeps until all tasks have
+ * answered; it wakes every POLL_NS to ask its embedder whether to go on, and to look for deadlocks.
+ * A pass has its own start: tasks meet after they have woken, so that their waking is not measured.
+ * Whatever goes wrong raises `stop`; every task looks at it before each op. Between passes each
+ * task frees what its own slots hold and its share of the shared slots.
+ */
+#define _GNU_SOURCE
+#include "work/interpret.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { POLL_NS = 20000000, STACK_BYTES = 256 * 1024 };
+
+static bool fail_text(struct us_error *e, enum us_status status, const char *text)
+{
+    if (e) {
+        *e = (struct us_error){.status = status};
+        snprintf(e->text, sizeof(e->text), "%s", text);
+    }
+    return false;
+}
+
+uint64_t us_task_at(const struct us_task *t, const struct us_op *op)
+{
+    return (uint64_t)(op - t->ops);
+}
+
+/* ---- errors of a pass ---------------------------------------------------------------------------- */
+
+static const char *op_name(const struct us_op *op)
+{
+    switch (op->op) {
+    case X_ALLOC_SPECIAL:
+    case X_ALLOC_SHARED:
+        return "ALLOC";
+    case X_FREE_SHARED:
+        return "FREE";
+    case X_TOUCH_SHARED:
+        return "TOUCH";
+    default:
+        return us_op_name(op->op);
+    }
+}
+
+static const char *why_no_memory(struct us_runner *r, const struct us_op *op, struct us_error *e)
+{
+    struct us_heap_cache *c = &r->heap.cache[op->cache];
+
+    if (r->heap.kind != US_HEAP_ALLOCATOR)
+        return "malloc returned NULL";
+    us_cache_explain_failure(c->cache ? c->cache : r->heap.allocator->large, c->size, e);
+    return e->text;
+}
+
+/* Keeps the first failure and stops the pass. `what` NULL: the allocation failed. */
+void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status status,
+                  const char *what)
+{
+    struct us_runner *r = t->runner;
+    struct us_error e = {.status = status};
+
+    if (!what)
+        what = why_no_memory(r, op, &e);
+    pthread_mutex_lock(&r->mutex);
+    if (!r->failed) {
+        r->error = (struct us_error){.status = status, .requested = e.requested, .limit = e.limit};
+        snprintf(r->error.text, sizeof(r->error.text), "task %u, op %llu (%s): %.300s", t->index,
+                 (unsigned long long)us_task_at(t, op), op_name(op), what);
+        r->failed = true;
+    }
+    pthread_mutex_unlock(&r->mutex);
+    atomic_store(&r->stop, true);
+}
+
+/* ---- what a task does ------------------------------------------------------------------------------ */
+
+static void meet_at_start(struct us_task *t)
+{
+    struct us_runner *r = t->runner;
+    unsigned tries = 0;
+
+    atomic_store(&r->pass_start_ns, us_clock_real()); /* the last one's stays */
+    atomic_fetch_add(&r->at_start, 1);
+    while (atomic_load_explicit(&r->at_start, memory_order_acquire) < r->ntasks)
+        if (++tries > (r->oversubscribed ? 1u : 10000u))
+            sched_yield();
+}
+
+static void run_pass(struct us_task *t)
+{
+    memset(t->loop, 0, sizeof(*t->loop) * t->runner->facts.nloops[t->index]);
+    t->others_progress = 0;
+    meet_at_start(t);
+    t->start_ns = us_clock_real();
+    switch (t->runner->heap.kind) {
+    case US_HEAP_ALLOCATOR:
+        interpret(t, US_HEAP_ALLOCATOR);
+        break;
+    case US_HEAP_MALLOC:
+        interpret(t, US_HEAP_MALLOC);
+        break;
+    case US_HEAP_NULL:
+        interpret(t, US_HEAP_NULL);
+        break;
+    }
+    t->end_ns = us_clock_real();
+    atomic_store(&t->progress, US_DONE);
+    atomic_store(&t->waits_at, US_DONE);
+    atomic_fetch_add(&t->waits, 1);
+}
+
+static void free_word(struct us_runner *r, uint64_t word)
+{
+    if (word != 0 && word != US_EMPTY_MESSAGE)
+        us_heap_free(r->heap.kind, &r->heap, word);
+}
+
+/* Frees what the task's slots hold and its share of what belongs to all. */
+static void clean_task(struct us_task *t)
+{
+    struct us_runner *r = t->runner;
+    uint64_t word;
+
+    for (uint32_t i = 0; i < t->nslots; i++) {
+        free_word(r, t->slot[i]);
+        t->slot[i] = 0;
+    }
+    for (uint32_t i = t->index; i < r->facts.nshared; i += r->ntasks)
+        free_word(r, atomic_exchange_explicit(&r->shared[i], 0, memory_order_relaxed));
+    for (unsigned i = t->index; i < r->nchannels; i += r->ntasks)
+        while (us_channel_recv(&r->channel[i], &word))
+            free_word(r, word);
+}
+
+static void obey(struct us_task *t, enum us_command command)
+{
+#ifdef US_MODEL
+    if (t->ncpus)
+        us_machine_on_cpu(t->runner->heap.allocator->machine, (int)t->cpu[0], NULL);
+#endif
+    if (command == US_COMMAND_PASS)
+        run_pass(t);
+    else if (command == US_COMMAND_CLEAN)
+        clean_task(t);
+}
+
+static void *task_thread(void *arg)
+{
+    struct us_task *t = arg;
+    struct us_runner *r = t->runner;
+    uint64_t seen = 0;
+
+    for (;;) {
+        enum us_command command;
+
+        pthread_mutex_lock(&r->mutex);
+        while (r->command_number == seen)
+            pthread_cond_wait(&r->command_given, &r->mutex);
+        seen = r->command_number;
+        command = r->command;
+        pthread_mutex_unlock(&r->mutex);
+        obey(t, command);
+        pthread_mutex_lock(&r->mutex);
+        if (--r->busy == 0)
+            pthread_cond_signal(&r->command_done);
+        pthread_mutex_unlock(&r->mutex);
+        if (command == US_COMMAND_EXIT)
+            return NULL;
+    }
+}
+
+/* ---- commands ------------------------------------------------------------------------------------ */
+
+static bool polled(struct us_runner *r)
+{
+    return r->options.poll && r->options.poll(r->options.poll_context);
+}
+
+static void stop_with(struct us_runner *r, enum us_status status, const char *text)
+{
+    pthread_mutex_lock(&r->mutex);
+    if (!r->failed)
+        fail_text(&r->error, status, text);
+    r->failed = true;
+    pthread_mutex_unlock(&r->mutex);
+    atomic_store(&r->stop, true);
+}
+
+/* One look at the world while tasks are busy. The mutex is not held. */
+static void look_around(struct us_runner *r, enum us_command command)
+{
+    char text[400];
+
+    if (command != US_COMMAND_PASS)
+        return;
+    if (polled(r))
+        stop_with(r, US_EBUSY, "stopped");
+    else if (us_runner_is_stuck(r, text, sizeof(text)))
+        stop_with(r, US_EBUSY, text);
+}
+
+static void command(struct us_runner *r, enum us_command what)
+{
+    struct timespec until;
+
+    pthread_mutex_lock(&r->mutex);
+    r->command = what;
+    r->command_number++;
+    r->busy = 0;
+    for (unsigned i = 0; i < r->ntasks; i++)
+        r->busy += r->task[i].started;
+    pthread_cond_broadcast(&r->command_given);
+    while (r->busy > 0) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += POLL_NS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        if (pthread_cond_timedwait(&r->command_done, &r->mutex, &until) != ETIMEDOUT)
+            continue;
+        pthread_mutex_unlock(&r->mutex);
+        look_around(r, what);
+        pthread_mutex_lock(&r->mutex);
+    }
+    pthread_mutex_unlock(&r->mutex);
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------- */
+
+static void begin_pass(struct us_runner *r)
+{
+    atomic_store(&r->stop, false);
+    atomic_store(&r->at_start, 0);
+    atomic_store(&r->barrier_count, 0);
+    r->failed = false;
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        atomic_store(&r->task[i].progress, 0);
+        atomic_store(&r->task[i].waits_at, 0);
+    }
+    if (r->heap.kind == US_HEAP_ALLOCATOR && r->facts.span_ns)
+        r->clock_base = r->clock_shown = us_now(r->heap.allocator->machine);
+    r->dirty = true;
+}
+
+static uint64_t pass_ns(const struct us_runner *r)
+{
+    uint64_t start = UINT64_MAX, end = 0;
+
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
+        end = r->task[i].end_ns > end ? r->task[i].end_ns : end;
+    }
+    return end - start;
+}
+
+void us_runner_clean(struct us_runner *r)
+{
+    if (!r->dirty)
+        return;
+    command(r, US_COMMAND_CLEAN);
+    r->dirty = false;
+}
+
+/* A workload that tells the time made the policy's clock manual: it goes on from where it is. */
+static void release_clock(struct us_runner *r)
+{
+    struct us_machine *m;
+
+    if (r->heap.kind != US_HEAP_ALLOCATOR || !r->facts.span_ns)
+        return;
+    m = r->heap.allocator->machine;
+    if (!atomic_load(&m->clock_manual))
+        return;
+#ifndef US_MODEL
+    atomic_store(&m->clock_offset, atomic_load(&m->clock_offset) - us_clock_real());
+    atomic_store(&m->clock_manual, 0);
+#endif
+}
+
+enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
+                                struct us_error *error)
+{
+    uint64_t polled_ns = us_clock_real();
+
+    for (unsigned i = 0; i < n; i++) {
+        us_runner_clean(r);
+        begin_pass(r);
+        command(r, US_COMMAND_PASS);
+        ns[i] = pass_ns(r);
+        if (!r->failed && us_clock_real() - polled_ns > POLL_NS) {
+            polled_ns = us_clock_real();
+            if (polled(r))
+                stop_with(r, US_EBUSY, "stopped");
+        }
+        if (r->failed)
+            break;
+    }
+    release_clock(r);
+    if (!r->failed)
+        return US_OK;
+    us_runner_clean(r);
+    r->failed = false;
+    if (error)
+        *error = r->error;
+    return r->error.status;
+}
+
+uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task)
+{
+    uint64_t start = UINT64_MAX;
+
+    for (unsigned i = 0; i < r->ntasks; i++)
+        start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
+    return r->task[task].end_ns - start;
+}
+
+const struct us_program_facts *us_runner_facts(const struct us_runner *r)
+{
+    return &r->facts;
+}
+
+uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
+{
+    uint64_t bytes = 0, n = 0, word;
+
+    for (unsigned i = 0; i < r->ntasks; i++)
+        for (uint32_t s = 0; s < r->task[i].nslots; s++)
+            if ((word = r->task[i].slot[s]) != 0) {
+                bytes += r->heap.cache[us_word_cache(word)].size;
+                n++;
+            }
+    for (uint32_t s = 0; s < r->facts.nshared; s++)
+        if ((word = atomic_load(&r->shared[s])) != 0) {
+            bytes += r->heap.cache[us_word_cache(word)].size;
+            n++;
+        }
+    *objects = n;
+    return bytes;
+}
+
+/* ---- making a runner ------------------------------------------------------------------------------- */
+
+static uint8_t inner_code(const struct us_heap *h, const struct us_op *op)
+{
+    bool shared = op->flags & US_OPF_SHARED;
+
+    if (op->op == US_OP_ALLOC)
+        return shared                      ? X_ALLOC_SHARED
+               : us_heap_is_special(h, op) ? X_ALLOC_SPECIAL
+                                           : US_OP_ALLOC;
+    if (shared && op->op == US_OP_FREE)
+        return X_FREE_SHARED;
+    return shared && op->op == US_OP_TOUCH ? X_TOUCH_SHARED : op->op;
+}
+
+static bool copy_ops(struct us_task *t, const struct us_program_task *from)
+{
+    uint16_t loops = 0;
+
+    t->nops = from->nops;
+    t->ops = malloc((from->nops + 1) * sizeof(*t->ops));
+    if (!t->ops)
+        return false;
+    for (size_t i = 0; i < from->nops; i++) {
+        t->ops[i] = from->op[i];
+        t->ops[i].op = inner_code(&t->runner->heap, &from->op[i]);
+        if (from->op[i].op == US_OP_REPEAT)
+            t->ops[i].cache = loops++; /* its counter */
+    }
+    t->ops[from->nops] = (struct us_op){.op = X_END};
+    return true;
+}
+
+static bool make_task(struct us_runner *r, unsigned index, const struct us_program *p)
+{
+    const struct us_program_task *from = &p->task[index];
+    struct us_task *t = &r->task[index];
+    uint64_t largest = US_LINE;
+
+    t->runner = r;
+    t->index = index;
+    t->nslots = r->facts.nslots[index];
+    t->ncpus = from->ncpus;
+    t->slot = calloc(t->nslots + 1u, sizeof(*t->slot));
+    t->loop = calloc(r->facts.nloops[index] + 1u, sizeof(*t->loop));
+    t->cpu = calloc(from->ncpus + 1u, sizeof(*t->cpu));
+    if (r->heap.kind == US_HEAP_NULL) {
+        for (unsigned i = 0; i < p->ncaches; i++)
+            largest = p->cache[i].size > largest ? p->cache[i].size : largest;
+        t->scratch = malloc(largest);
+    }
+    if (!t->slot || !t->loop || !t->cpu || (r->heap.kind == US_HEAP_NULL && !t->scratch))
+        return false;
+    if (from->ncpus)
+        memcpy(t->cpu, from->cpu, from->ncpus * sizeof(*t->cpu));
+    return copy_ops(t, from);
+}
+
+static bool start_thread(struct us_task *t, struct us_error *error)
+{
+    pthread_attr_t attributes;
+    cpu_set_t set;
+    char text[200];
+    int failed;
+
+    CPU_ZERO(&set);
+    for (unsigned i = 0; i < t->ncpus; i++)
+        if (t->cpu[i] < CPU_SETSIZE)
+            CPU_SET(t->cpu[i], &set);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES > PTHREAD_STACK_MIN
+                                               ? STACK_BYTES
+                                               : (size_t)PTHREAD_STACK_MIN);
+#ifndef US_MODEL
+    if (t->ncpus)
+        pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
+#endif
+    failed = pthread_create(&t->thread, &attributes, task_thread, t);
+    pthread_attr_destroy(&attributes);
+    t->started = !failed;
+    if (!failed)
+        return true;
+    snprintf(text, sizeof(text), "task %u: no thread on CPU %d: %s", t->index,
+             t->ncpus ? (int)t->cpu[0] : -1, strerror(failed));
+    return fail_text(error, failed == EINVAL ? US_EINVAL : US_ENOMEM, text);
+}
+
+/* Signals are for the thread that waits: it is the one that asks whether to go on. */
+static bool start_threads(struct us_runner *r, struct us_error *error)
+{
+    sigset_t all, before;
+    bool ok = true;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (unsigned i = 0; i < r->ntasks && ok; i++)
+        ok = start_thread(&r->task[i], error);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return ok;
+}
+
+static bool make_parts(struct us_runner *r, const struct us_program *p, struct us_error *error)
+{
+    r->task = aligned_alloc(_Alignof(struct us_task), p->ntasks * sizeof(*r->task));
+    r->channel = aligned_alloc(_Alignof(struct us_channel),
+                               (p->nchannels + 1u) * sizeof(*r->channel));
+    r->shared = calloc(r->facts.nshared + 1u, sizeof(*r->shared));
+    if (!r->task || !r->channel || !r->shared)
+        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
+    memset(r->task, 0, p->ntasks * sizeof(*r->task));
+    r->ntasks = p->ntasks;
+    for (; r->nchannels < p->nchannels; r->nchannels++)
+        if (!us_channel_init(&r->channel[r->nchannels], p->channel[r->nchannels]))
+            return fail_text(error, US_ENOMEM, "no memory for the channels of a workload");
+    for (unsigned i = 0; i < p->ntasks; i++)
+        if (!make_task(r, i, p))
+            return fail_text(error, US_ENOMEM, "no memory for the programs of a workload");
+    return true;
+}
+
+static void init_sync(struct us_runner *r)
+{
+    pthread_condattr_t attributes;
+
+    pthread_mutex_init(&r->mutex, NULL);
+    pthread_cond_init(&r->command_given, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->command_done, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static bool is_oversubscribed(unsigned ntasks)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set))
+        return false;
+    return ntasks > (unsigned)CPU_COUNT(&set);
+}
+
+struct us_runner *us_runner_create(const struct us_program *p, const struct us_run_options *o,
+                                   struct us_error *error)
+{
+    struct us_runner *r = aligned_alloc(_Alignof(struct us_runner), sizeof(*r));
+    struct us_program_facts facts;
+
+    if (!r) {
+        fail_text(error, US_ENOMEM, "no memory for a run");
+        return NULL;
+    }
+    if (us_program_check(p, &facts, error) != US_OK) {
+        free(r);
+        return NULL;
+    }
+#ifdef US_MODEL
+    if (p->ntasks > 1) {
+        us_program_facts_release(&facts);
+        free(r);
+        fail_text(error, US_ENOSYS,
+                  "a modelled machine runs workloads of one task so far, and this one has more; "
+                  "run it on this machine (machine=None)");
+        return NULL;
+    }
+#endif
+    memset(r, 0, sizeof(*r));
+    r->options = *o;
+    r->facts = facts;
+    r->window = p->window;
+    r->owner_pid = getpid();
+    r->oversubscribed = is_oversubscribed(p->ntasks);
+    init_sync(r);
+    if (us_heap_init(&r->heap, p, o, error) && make_parts(r, p, error) && start_threads(r, error))
+        return r;
+    us_runner_destroy(r);
+    return NULL;
+}
+
+void us_runner_destroy(struct us_runner *r)
+{
+    if (!r)
+        return;
+    if (r->owner_pid == getpid()) {
+        us_runner_clean(r);
+        command(r, US_COMMAND_EXIT);
+        for (unsigned i = 0; i < r->ntasks; i++)
+            if (r->task[i].started)
+                pthread_join(r->task[i].thread, NULL);
+    }
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        free(r->task[i].ops);
+        free(r->task[i].slot);
+        free(r->task[i].loop);
+        free(r->task[i].cpu);
+        free(r->task[i].scratch);
+    }
+    for (unsigned i = 0; i < r->nchannels; i++)
+        us_channel_release(&r->channel[i]);
+    free(r->task);
+    free(r->channel);
+    free((void *)r->shared);
+    us_heap_release(&r->heap);
+    us_program_facts_release(&r->facts);
+    pthread_cond_destroy(&r->command_done);
+    pthread_cond_destroy(&r->command_given);
+    pthread_mutex_destroy(&r->mutex);
+    free(r);
+}

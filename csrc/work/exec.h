@@ -1,0 +1,57 @@
+/* exec.h - runs an op program on this machine: one thread a task, timed pass by pass.
+ *
+ * A runner holds a checked copy of a program, the heap behind its caches and its threads, which
+ * sleep between passes. In one pass every task runs its program once; the pass takes from the
+ * moment all threads are at the start until the last is done. Objects that are live at the end
+ * stay until us_runner_clean or the next pass, so that counters and accounts can be read first.
+ *
+ * No CPython here: who waits for a pass is asked every few milliseconds, through `poll`, whether to
+ * go on. The model build runs programs of one task, on the CPU that the task names.
+ */
+#ifndef US_WORK_EXEC_H
+#define US_WORK_EXEC_H
+
+#include "cache/cache.h"
+#include "work/program.h"
+
+enum us_heap_kind {
+    US_HEAP_ALLOCATOR, /* caches of `allocator`, general caches for kmalloc */
+    US_HEAP_MALLOC,    /* malloc and free of this process */
+    US_HEAP_NULL,      /* allocates nothing: what the harness itself costs */
+};
+
+enum us_touch {
+    US_TOUCH_NONE,
+    US_TOUCH_FIRST, /* first line of each object, when allocated */
+    US_TOUCH_ALL,   /* every line */
+};
+
+struct us_run_options {
+    enum us_heap_kind heap;
+    enum us_touch touch;
+    struct us_allocator *allocator; /* named caches exist in it, sizes are at least the program's */
+    double pace;     /* 0 = flat out; CLOCK times are divided by it and waited for */
+    bool (*poll)(void *context); /* true: stop; called by the thread that waits for a pass */
+    void *poll_context;
+};
+
+struct us_runner;
+
+/* NULL and an error when threads, memory or caches are missing. The program may be freed. */
+struct us_runner *us_runner_create(const struct us_program *p, const struct us_run_options *o,
+                                   struct us_error *error);
+/* Cleans up, runs n passes, cleaning between them, and puts the ns of each into ns[]. Returns
+ * US_EBUSY when poll stopped it; after any error everything the program allocated is freed. */
+enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
+                                struct us_error *error);
+/* Frees what the last pass left live. */
+void us_runner_clean(struct us_runner *r);
+void us_runner_destroy(struct us_runner *r);
+
+/* Of the last pass, ns from its start: when each task was done. */
+uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task);
+const struct us_program_facts *us_runner_facts(const struct us_runner *r);
+/* Bytes asked for by the objects that are live after the last pass. */
+uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects);
+
+#endif

@@ -393,19 +393,21 @@ static const char *check_node(const struct us_page_node *node)
 
 bool us_memory_check(struct us_memory *mem, struct us_error *error)
 {
-    struct us_flight flight;
+    struct us_flight own, *f = us_flight_current(); /* of who shut the gate, as it may be */
     const char *wrong = NULL;
     unsigned n;
 
-    us_flight_enter(mem->machine, &flight);
+    if (f == NULL)
+        us_flight_enter(mem->machine, &own);
     for (n = 0; n < mem->machine->nnodes && wrong == NULL; n++) {
-        if (!us_lock_take(&flight, &mem->node[n].lock))
+        if (!us_lock_take(f ? f : &own, &mem->node[n].lock))
             continue;
         us_take_strays(mem, &mem->node[n]);
         wrong = check_node(&mem->node[n]);
-        us_lock_drop(&flight, &mem->node[n].lock);
+        us_lock_drop(f ? f : &own, &mem->node[n].lock);
     }
-    us_flight_leave(&flight);
+    if (f == NULL)
+        us_flight_leave(&own);
     if (wrong)
         us_memory_error(error, US_ECORRUPT, "page provider of node %u: %s", n - 1, wrong);
     return wrong == NULL;

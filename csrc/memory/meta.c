@@ -5,8 +5,9 @@
  * own. Everything lies in one span apart from the arena, and what is free as a whole goes back to
  * the system at once, so that new memory is zero.
  *
- * Requests come without a flight. A signal handler that interrupted this thread inside here
- * finds `inside` set and only tries the lock: a request then fails, a free is left for later.
+ * Requests come without a flight. A signal handler that interrupted this thread inside here finds
+ * `inside` set and, as one in a nested flight, only tries the lock: a request then fails, a free
+ * is left for later.
  */
 #include "memory/internal.h"
 
@@ -34,9 +35,10 @@ static _Thread_local volatile int inside;
 
 static bool enter(struct us_memory *mem, struct us_flight *f)
 {
-    f->machine = mem->machine;
-    f->counted_cpu = 0;
-    f->nested = inside > 0;
+    const struct us_flight *outer = us_flight_current();
+
+    *f = (struct us_flight){.machine = mem->machine};
+    f->nested = inside > 0 || (outer && outer->nested);
     inside++;
     atomic_signal_fence(memory_order_seq_cst);
     if (us_lock_take(f, &mem->meta.lock))

@@ -5,8 +5,9 @@
  * descriptor, so any address finds its slab by arithmetic and one load.
  *
  * Free-object state is one of two kinds. BITMAP: a set bit is an object free in the slab; one word in
- * the descriptor up to 64 objects, above that the page-indexed bit array; free objects are never
- * touched. LIST: free objects are linked through themselves at `link`.
+ * the descriptor up to 64 objects, above that the page-indexed bit array (the descriptor's word then
+ * says below which word of it nothing is free); free objects are never touched. LIST: free objects
+ * are linked through themselves at `link`.
  *
  *   descriptor, one line:
  *     0  local.head  local.count   the list of the CPU that owns the slab (list policies)
@@ -62,7 +63,9 @@ struct us_slabs {
     uint64_t *bits;          /* [page * page_size/64 words/8...]: free bits of large slabs */
     uint64_t *used_bits;     /* debug F: object is with the user */
     unsigned bits_shift;     /* words of a page in bits: 1 << bits_shift */
+    struct us_misuse_log *misuse;
 };
+/* Takes the arrays from `memory`, which frees them when it is destroyed. */
 bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_error *error);
 
 /* Slab of an address, NULL when outside the range or not a slab. */
@@ -157,29 +160,34 @@ US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *ob
 
 /* ---- slabs ------------------------------------------------------------------------------------------ */
 
-/* A new slab for the cache, all objects free in it and constructed, private to the caller, on no
- * list (state PRIVATE is cleared by the caller when it publishes). Tries the preferred order, then the minimum
- * (*fallback says so). No lock may be held. */
+/* A new slab for the cache, all objects free in it and constructed, LIST objects linked, private to the
+ * caller, on no list (state PRIVATE is cleared by the caller when it publishes). Tries the preferred
+ * order, then the minimum (*fallback says so). flags: US_THISNODE and US_NOWAIT of enum us_alloc_flags
+ * count. The slab may be of another node without US_THISNODE: see its `node`. The policy counts it.
+ * No lock may be held. NULL when memory is exhausted, or when the constructor would have to wait
+ * for the embedder inside a signal handler. */
 struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
                             bool *fallback);
-/* A block of its own for one object: state LARGE | PRIVATE, one object, not free. The cache is the
- * pseudo-cache of such requests; its stride is not used. Given back by us_slab_release. */
+/* A block of its own for one object: state LARGE, not free. The cache is the pseudo-cache of such
+ * requests; its stride is not used. Given back by us_slab_release. */
 struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsigned order,
                                   unsigned node, unsigned flags);
-/* Gives an entirely free slab, which is on no list, back to the provider. No lock may be held. */
+/* Gives an entirely free slab, which is on no list, back to the provider. No lock may be held.
+ * (A forced destroy gives back any slab.) */
 void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s);
 
 /* BITMAP state; the caller holds the lock that guards the slab. */
 /* Takes up to n free objects, lowest addresses first, written from out[n-1] downwards, so that later pops
  * return ascending addresses: on return out[n-taken..n) is filled. Returns taken. */
 unsigned us_slab_take(struct us_cache *c, struct us_slab *s, void **out, unsigned n);
-/* Puts an object back: false (and a report, object kept out) when it is not an object start of this
- * cache or is already free. */
+/* Puts an object back: false, a report and state BAD, when it is not an object start of this cache
+ * (it stays out of circulation) or is already free (it stays free once). */
 bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object);
 bool us_slab_is_free(const struct us_cache *c, const struct us_slab *s, uint32_t index);
 
 /* LIST state: freelist chains of a slab. */
-void us_slab_thread(struct us_cache *c, struct us_slab *s); /* links a fresh slab, ascending */
+/* Links all objects, ascending; us_slab_new has done it. */
+void us_slab_thread(struct us_cache *c, struct us_slab *s);
 US_INLINE void *us_link_get(const struct us_cache *c, const void *object)
 {
     return *(void *const *)((const char *)object + c->geometry.link);
@@ -187,6 +195,30 @@ US_INLINE void *us_link_get(const struct us_cache *c, const void *object)
 US_INLINE void us_link_set(const struct us_cache *c, void *object, void *next)
 {
     *(void **)((char *)object + c->geometry.link) = next;
+}
+
+/* Debug F: the bit that says an object is with its user. Both return what it was. */
+US_INLINE uint64_t *us_used_word(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    const struct us_slabs *slabs = c->slabs;
+
+    return &slabs->used_bits[((uint64_t)(s - slabs->slab) << slabs->bits_shift) + index / 64];
+}
+US_INLINE bool us_used_set(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    const uint64_t bit = 1ull << (index % 64);
+
+    return __atomic_fetch_or(us_used_word(c, s, index), bit, __ATOMIC_ACQ_REL) & bit;
+}
+US_INLINE bool us_used_clear(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    const uint64_t bit = 1ull << (index % 64);
+
+    return __atomic_fetch_and(us_used_word(c, s, index), ~bit, __ATOMIC_ACQ_REL) & bit;
+}
+US_INLINE bool us_used_test(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    return __atomic_load_n(us_used_word(c, s, index), __ATOMIC_RELAXED) >> (index % 64) & 1;
 }
 
 /* ---- slab lists ----------------------------------------------------------------------------------- */
@@ -249,15 +281,20 @@ struct us_misuse {
     uint64_t slab_base; /* 0 = none */
     char text[200];     /* what was found, what was expected */
 };
-/* Counts and records a misuse (last 64 are kept). The object stays out of circulation. */
+/* Counts and records a misuse (last 64 of the allocator are kept) and marks its slab BAD. Never waits,
+ * allocates nothing: any lock may be held, and signal handlers may call it. */
 void us_report_misuse(struct us_cache *c, enum us_misuse_kind kind, const void *object);
 size_t us_misuse_count(const struct us_cache *c);
 /* Copies the recorded ones of this cache; returns how many. */
 size_t us_misuse_list(const struct us_cache *c, struct us_misuse *out, size_t n);
+/* Drops the records of a cache that is going away. */
+void us_misuse_forget(struct us_cache *c);
 
 /* Frees of nested signal handlers: pushes on the node's lock-free list; takes all of a node. */
 void us_defer_free(struct us_cache *c, void *object);
 void *us_deferred_take(struct us_cache *c, unsigned node); /* chain linked at offset 0, or NULL */
-void us_deferred_restore(struct us_cache *c, void *object); /* re-applies the constructor pattern */
+/* Makes good what the link overwrote: applies the pattern, or calls the constructor again. No lock may
+ * be held. */
+void us_deferred_restore(struct us_cache *c, void *object);
 
 #endif

@@ -46,7 +46,7 @@ static unsigned flush_ring(struct us_cache *c, struct us_flight *f, unsigned cpu
 
         if (n == 0)
             break;
-        atomic_fetch_add_explicit(&c->local.moves[cpu].drained, n, memory_order_relaxed);
+        us_local_moved(&c->local, cpu, 0, n);
         us_unified_drain(c, f, cpu, buffer, n);
         total += n;
     }
@@ -163,7 +163,7 @@ static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, b
     ring = region;
     if (ring && !us_ring_touched(ring)) {
         n = us_ring_take_oldest_c(ring, buffer, st->batch, US_SEEN_COMMIT);
-        atomic_fetch_add_explicit(&c->local.moves[cpu].drained, n, memory_order_relaxed);
+        us_local_moved(&c->local, cpu, 0, n);
     }
     if (ring)
         atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);

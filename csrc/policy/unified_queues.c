@@ -89,7 +89,7 @@ static void plan_block(const struct us_cache *c, struct us_unified *st)
     if (rounded > m->page_size / 2 && rounded < m->page_size)
         rounded = m->page_size;
     entries = (rounded - alien_bytes - POSTED_QUEUE_HEADER) / 8;
-    st->shared_capacity = entries < US_RING_MAX ? (uint32_t)entries : US_RING_MAX - 1;
+    st->shared_capacity = entries < US_RING_MAX ? (uint32_t)entries : US_RING_MAX;
     st->alien_capacity =
         st->alien_shift ? (uint32_t)(((size_t)1 << st->alien_shift) - POSTED_QUEUE_HEADER) / 8 : 0;
 }

@@ -123,21 +123,16 @@ static enum us_status rebuild_second_level(struct us_cache *c, struct us_flight 
 static void move_ring(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_ring *from,
                       struct us_ring *to)
 {
-    const uint64_t pops = us_header_pops(us_ring_header(from));
-    uint32_t size = us_ring_size(from), i;
+    void *object;
 
-    for (i = size; i > to->capacity; i--) {
-        void *object;
-
-        us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP);
-        atomic_fetch_add_explicit(&c->local.moves[cpu].drained, 1, memory_order_relaxed);
+    while (us_ring_size(from) > to->capacity &&
+           us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP)) {
+        us_local_moved(&c->local, cpu, 0, 1);
         us_unified_drain(c, f, cpu, &object, 1);
     }
-    size = us_ring_size(from);
-    for (i = 0; i < size; i++)
-        to->object[i] = from->object[(us_header_head(us_ring_header(from)) + i) & from->mask];
-    atomic_store_explicit(&to->header, us_header_make(pops, 0, size), memory_order_relaxed);
-    atomic_store_explicit(&to->seen, US_SEEN_TOUCHED, memory_order_relaxed);
+    while (us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP))
+        us_ring_add_c(to, &object, 1, US_SEEN_TOUCH);
+    us_local_replace(&c->local, cpu, to);
 }
 
 static void free_rings(struct us_cache *c, void **ring, size_t bytes)
@@ -176,7 +171,6 @@ static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int
         if (!fresh[cpu])
             continue;
         move_ring(c, f, cpu, old, fresh[cpu]);
-        c->local.region[cpu] = fresh[cpu];
         us_meta_free(c->slabs->memory, old, us_ring_bytes(before.cpu_capacity));
     }
     us_meta_free(c->slabs->memory, fresh, table);
@@ -228,6 +222,15 @@ static enum us_status set_alien_queue(struct us_cache *c, struct us_flight *f, i
     if (c->machine->nnodes < 2)
         return refuse(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
     return rebuild_second_level(c, f, US_UNIFIED_T_ALIEN_QUEUE, value, e);
+}
+
+static enum us_status set_queue_budget(struct us_cache *c, struct us_flight *f, int64_t value,
+                                       struct us_error *e)
+{
+    (void)f, (void)e;
+    c->tunable[US_UNIFIED_T_QUEUE_BUDGET] = value;
+    us_unified_plan(c, us_unified_of(c));
+    return US_OK;
 }
 
 /* As a write to the sysfs file: ages every stage once, of one node or of all. */

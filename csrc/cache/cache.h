@@ -35,8 +35,7 @@ struct us_allocator {
     _Atomic uint64_t next_purge;
     _Atomic uint32_t expiring;      /* one expiration of everything at a time */
     _Atomic uint32_t running;       /* one us_allocator_run_due at a time */
-    _Atomic uint32_t pressure_pass; /* page shortages seen; those that gave nothing are spaced out */
-    _Atomic uint32_t pressure_wait;
+    struct us_flight fork_flight;   /* of the gate that is shut while the process forks */
 };
 
 struct us_cache *us_cache_find(struct us_allocator *a, const char *name);
@@ -58,6 +57,15 @@ enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us
 enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *const *objects,
                                           struct us_error *e);
 enum us_status us_kfree_checked(struct us_allocator *a, void *object, struct us_error *e);
+/* The same finding in parts: true when freeing `object` would be a misuse. */
+struct us_finding {
+    enum us_misuse_kind kind;
+    uint64_t address, slab_base; /* slab_base 0 = none */
+    char cache[US_NAME_MAX];
+    char found[140], expected[100];
+};
+bool us_cache_finding(struct us_cache *c, const void *object, struct us_finding *out);
+bool us_kfree_finding(struct us_allocator *a, const void *object, struct us_finding *out);
 /* Why an allocation failed just now: fills status ENOMEM, requested, limit, text. */
 void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e);
 

@@ -1,0 +1,313 @@
+/* alloc.c - allocation and free with flags, nodes and checks, around the policy's own entries. */
+#include "cache/internal.h"
+#include "slab/mempolicy.h"
+
+#include <string.h>
+
+/* ---- allocation ----------------------------------------------------------------------------- */
+
+/* One object from the policy, placed by the task's memory policy where the cache says so. */
+void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node)
+{
+    if (node < 0 && (c->flags & US_MEM_SPREAD))
+        node = us_task_node(c->machine);
+    if (node < 0 && flags == 0)
+        return c->policy->entries[c->local.mode].alloc(c);
+    return c->policy->alloc_node(c, flags, node);
+}
+
+static void *spread_alloc(struct us_cache *c)
+{
+    return us_cache_alloc_inner(c, 0, US_ANY_NODE);
+}
+
+const struct us_cache_head us_spread_entries = {.alloc = spread_alloc};
+
+void *us_cache_alloc_node(struct us_cache *c, unsigned flags, int node)
+{
+    void *object;
+
+    if (node >= (int)c->machine->nnodes)
+        return NULL;
+    object = us_cache_alloc_inner(c, flags & ~(unsigned)US_ZERO, node);
+    if (!object)
+        return NULL;
+    if (c->flags & US_DEBUG_F)
+        us_debug_mark(c, object);
+    if (flags & US_ZERO)
+        memset(object, 0, c->size);
+    return object;
+}
+
+size_t us_cache_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+{
+    const unsigned inner = flags & ~(unsigned)US_ZERO;
+    size_t got = 0, i;
+
+    if (node >= (int)c->machine->nnodes)
+        return 0;
+    if (node < 0 && (c->flags & US_MEM_SPREAD)) {
+        if (us_task_interleaves(c->machine)) {
+            while (got < n && (out[got] = us_cache_alloc_node(c, flags, node)) != NULL)
+                got++;
+            return got;
+        }
+        node = us_task_node(c->machine);
+    }
+    got = c->policy->alloc_bulk(c, inner, node, n, out);
+    if (c->flags & US_DEBUG_F)
+        for (i = 0; i < got; i++)
+            us_debug_mark(c, out[i]);
+    if (flags & US_ZERO)
+        for (i = 0; i < got; i++)
+            memset(out[i], 0, c->size);
+    return got;
+}
+
+void us_cache_free_bulk(struct us_cache *c, size_t n, void *const *objects)
+{
+    if (c->flags & US_DEBUG_F)
+        us_debug_free_bulk(c, n, objects);
+    else
+        c->policy->free_bulk(c, n, objects);
+}
+
+/* ---- checks ------------------------------------------------------------------------------------- */
+
+enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, struct us_slab **slab,
+                                 uint32_t *index)
+{
+    const struct us_slabs *slabs = c->slabs;
+    struct us_slab *s;
+    uint64_t offset;
+
+    *slab = NULL;
+    if (US_UNLIKELY(!us_in_range(&slabs->range, object)))
+        return US_MISUSE_OUTSIDE;
+    s = slabs->of_page[us_page_of(&slabs->range, object)];
+    if (US_UNLIKELY(!s))
+        return US_MISUSE_NO_SLAB;
+    *slab = s;
+    if (US_UNLIKELY(s->cache != c))
+        return US_MISUSE_WRONG_CACHE;
+    offset = (uint64_t)((const char *)object - (const char *)us_slab_base(slabs, s));
+    *index = us_object_index(c, offset);
+    if (US_UNLIKELY(*index * c->geometry.stride != offset || *index >= us_slab_objects(s)))
+        return US_MISUSE_NO_OBJECT;
+    if ((c->flags & US_DEBUG_F) && !us_debug_in_use(c, s, *index))
+        return US_MISUSE_DOUBLE_FREE;
+    return US_MISUSE_NONE;
+}
+
+static void describe(const struct us_cache *c, const void *object, enum us_misuse_kind kind,
+                     const struct us_slab *s, struct us_finding *out)
+{
+    const struct us_range *r = &c->slabs->range;
+    const uint64_t base = s ? (uint64_t)(uintptr_t)us_slab_base(c->slabs, s) : 0;
+
+    out->kind = kind;
+    out->address = (uint64_t)(uintptr_t)object;
+    out->slab_base = base;
+    us_append(out->cache, sizeof(out->cache), 0, "%s", c->name);
+#define FOUND(...) us_append(out->found, sizeof(out->found), 0, __VA_ARGS__)
+#define EXPECTED(...) us_append(out->expected, sizeof(out->expected), 0, __VA_ARGS__)
+    switch (kind) {
+    case US_MISUSE_OUTSIDE:
+        FOUND("an address outside the allocator's range");
+        EXPECTED("an address within 0x%llx to 0x%llx", (unsigned long long)r->base,
+                 (unsigned long long)(r->base + r->length - 1));
+        break;
+    case US_MISUSE_NO_SLAB:
+        FOUND("an address in no slab");
+        EXPECTED("an object of cache '%s'", c->name);
+        break;
+    case US_MISUSE_WRONG_CACHE:
+        FOUND("an address in a slab of cache '%s'", s->cache ? s->cache->name : "");
+        EXPECTED("an object of cache '%s'", c->name);
+        break;
+    case US_MISUSE_NO_OBJECT:
+        FOUND("an address at offset %llu of its slab", (unsigned long long)(out->address - base));
+        EXPECTED("a multiple of %zu below %llu: the start of an object", c->geometry.stride,
+                 (unsigned long long)us_slab_objects(s) * c->geometry.stride);
+        break;
+    case US_MISUSE_DOUBLE_FREE:
+        FOUND("an object that is free already");
+        EXPECTED("an object in use");
+        break;
+    case US_MISUSE_LIST:
+        FOUND("a damaged list");
+        EXPECTED("an object in use");
+        break;
+    }
+#undef FOUND
+#undef EXPECTED
+}
+
+static enum us_status refuse(const struct us_cache *c, const void *object, enum us_misuse_kind kind,
+                             const struct us_slab *s, struct us_error *e)
+{
+    struct us_finding finding;
+
+    describe(c, object, kind, s, &finding);
+    return us_error_fill(e, US_ECORRUPT, "cache '%s', object 0x%llx, slab 0x%llx: found %s, expected %s",
+                         finding.cache, (unsigned long long)finding.address,
+                         (unsigned long long)finding.slab_base, finding.found, finding.expected);
+}
+
+bool us_cache_finding(struct us_cache *c, const void *object, struct us_finding *out)
+{
+    struct us_slab *s;
+    uint32_t index;
+    const enum us_misuse_kind kind = us_misuse_of(c, object, &s, &index);
+
+    if (kind == US_MISUSE_NONE)
+        return false;
+    describe(c, object, kind, s, out);
+    return true;
+}
+
+enum us_status us_cache_check(struct us_cache *c, const void *object, struct us_error *e)
+{
+    struct us_slab *s;
+    uint32_t index;
+    const enum us_misuse_kind kind = us_misuse_of(c, object, &s, &index);
+
+    if (US_LIKELY(kind == US_MISUSE_NONE))
+        return US_OK;
+    return refuse(c, object, kind, s, e);
+}
+
+/* ---- checked frees ---------------------------------------------------------------------------------- */
+
+enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us_error *e)
+{
+    struct us_slab *s;
+    uint32_t index;
+    enum us_misuse_kind kind;
+
+    if (!object)
+        return US_OK;
+    kind = us_misuse_of(c, object, &s, &index);
+    if (US_LIKELY(kind == US_MISUSE_NONE)) {
+        if (US_LIKELY(!(c->flags & US_DEBUG_F))) {
+            c->head.free(c, object);
+            return US_OK;
+        }
+        if (us_debug_claim(c, s, index)) {
+            c->policy->entries[US_MODE_CONTROL].free(c, object);
+            return US_OK;
+        }
+        kind = US_MISUSE_DOUBLE_FREE; /* another thread was faster */
+    }
+    return refuse(c, object, kind, s, e);
+}
+
+/* All or nothing: marks are taken one by one, and given back when one is not to be had. */
+static enum us_status free_bulk_debug(struct us_cache *c, size_t n, void *const *objects,
+                                      struct us_error *e)
+{
+    struct us_slab *s = NULL;
+    uint32_t index = 0;
+    size_t i, k;
+
+    for (i = 0; i < n; i++) {
+        enum us_misuse_kind kind = us_misuse_of(c, objects[i], &s, &index);
+
+        if (kind == US_MISUSE_NONE && us_debug_claim(c, s, index))
+            continue;
+        refuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s, e);
+        for (k = 0; k < i; k++)
+            us_debug_mark(c, objects[k]);
+        return US_ECORRUPT;
+    }
+    c->policy->free_bulk(c, n, objects);
+    return US_OK;
+}
+
+enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *const *objects,
+                                          struct us_error *e)
+{
+    const struct us_range *r = &c->slabs->range;
+    unsigned outside = 0;
+    size_t i;
+
+    if (c->flags & US_DEBUG_F)
+        return free_bulk_debug(c, n, objects, e);
+    for (i = 0; i < n; i++)
+        outside |= !us_in_range(r, objects[i]);
+    if (US_LIKELY(!outside)) {
+        c->policy->free_bulk(c, n, objects);
+        return US_OK;
+    }
+    for (i = 0; us_in_range(r, objects[i]); i++)
+        ;
+    return refuse(c, objects[i], US_MISUSE_OUTSIDE, NULL, e);
+}
+
+/* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to refuse. */
+static struct us_cache *cache_of(struct us_allocator *a, const void *object)
+{
+    const struct us_slab *s = us_slab_of(&a->slabs, object);
+
+    return s ? s->cache : a->large;
+}
+
+bool us_kfree_finding(struct us_allocator *a, const void *object, struct us_finding *out)
+{
+    return us_cache_finding(cache_of(a, object), object, out);
+}
+
+enum us_status us_kfree_checked(struct us_allocator *a, void *object, struct us_error *e)
+{
+    return us_cache_free_checked(cache_of(a, object), object, e);
+}
+
+/* ---- why not ------------------------------------------------------------------------------------------ */
+
+static bool node_has(struct us_allocator *a, uint64_t pages)
+{
+    unsigned node;
+
+    for (node = 0; node < a->machine->nnodes; node++) {
+        struct us_node_memory m;
+
+        us_memory_node(a->memory, node, &m);
+        if (m.free >= pages)
+            return true;
+    }
+    return false;
+}
+
+void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e)
+{
+    struct us_allocator *a = c->owner;
+    const uint64_t page = a->machine->page_size, largest = page << US_MAX_ORDER;
+    struct us_memory_account memory;
+    uint64_t need = page << c->geometry.min_order;
+
+    if (c == a->large) {
+        if (size > largest) {
+            us_error_fill(e, US_ENOMEM, "kmalloc of %zu bytes: the largest block has %llu", size,
+                          (unsigned long long)largest);
+            goto limits;
+        }
+        need = page << us_large_order(a, size);
+    }
+    us_memory_account(a->memory, &memory);
+    if (node_has(a, need / page)) {
+        us_error_fill(e, US_ENOMEM,
+                      "cache '%s': no block of %llu bytes for an object of %zu, though pages are free: the "
+                      "node asked for, fragmentation or an injected failure stands in the way",
+                      c->name, (unsigned long long)need, size);
+        return;
+    }
+    us_error_fill(e, US_ENOMEM,
+                  "cache '%s': no memory for an object of %zu bytes: %llu of the budget of %llu bytes are "
+                  "in use; free objects, or give the allocator more memory",
+                  c->name, size, (unsigned long long)memory.reserved, (unsigned long long)memory.budget);
+limits:
+    if (e) {
+        e->requested = size;
+        e->limit = c == a->large && size > largest ? largest : memory.budget;
+    }
+}

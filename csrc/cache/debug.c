@@ -1,0 +1,103 @@
+/* debug.c - consistency checks of caches with US_DEBUG_F.
+ *
+ * One bit an object, out of band, says that the object is with the user. It is set when an object is
+ * handed out and must be cleared, atomically, by who gives it back: of two frees one finds it clear.
+ * So a double free, an address that is no object start, one of another cache or of no slab is found at
+ * the call, before the policy sees it, and leaves nothing behind. Objects themselves are not touched.
+ * The work is done by the policy's CONTROL entries: the same queues, by plain code under the control
+ * lock of the CPU.
+ *
+ * A misuse through the plain C entries, which return nothing, is reported to us_report_misuse; the
+ * checked calls return it and report nothing.
+ */
+#include "cache/internal.h"
+
+static uint64_t *used_word(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    const uint64_t page = (uint64_t)(s - c->slabs->slab);
+
+    return c->slabs->used_bits + (page << c->slabs->bits_shift) + index / 64;
+}
+
+bool us_debug_in_use(const struct us_cache *c, const struct us_slab *s, uint32_t index)
+{
+    return __atomic_load_n(used_word(c, s, index), __ATOMIC_RELAXED) >> (index % 64) & 1;
+}
+
+bool us_debug_claim(struct us_cache *c, struct us_slab *s, uint32_t index)
+{
+    const uint64_t bit = 1ull << (index % 64);
+
+    return (__atomic_fetch_and(used_word(c, s, index), ~bit, __ATOMIC_ACQ_REL) & bit) != 0;
+}
+
+/* Marks an object as handed out; false when it was so already (a stock held it twice). */
+bool us_debug_mark(struct us_cache *c, void *object)
+{
+    const struct us_slab *s = us_cache_slab(c, object);
+    const uint64_t offset = (uint64_t)((char *)object - (char *)us_slab_base(c->slabs, s));
+    const uint32_t index = us_object_index(c, offset);
+    const uint64_t bit = 1ull << (index % 64);
+
+    if (US_LIKELY(!(__atomic_fetch_or(used_word(c, s, index), bit, __ATOMIC_ACQ_REL) & bit)))
+        return true;
+    us_report_misuse(c, US_MISUSE_LIST, object);
+    return false;
+}
+
+void us_debug_forget(struct us_cache *c, struct us_slab *s)
+{
+    uint32_t i;
+
+    if (!(c->flags & US_DEBUG_F))
+        return;
+    for (i = 0; i < us_slab_objects(s); i += 64)
+        *used_word(c, s, i) = 0;
+}
+
+static void *debug_alloc(struct us_cache *c)
+{
+    void *object = us_cache_alloc_inner(c, 0, US_ANY_NODE);
+
+    if (object)
+        us_debug_mark(c, object);
+    return object;
+}
+
+static bool take_back(struct us_cache *c, void *object)
+{
+    struct us_slab *s;
+    uint32_t index;
+    enum us_misuse_kind kind = us_misuse_of(c, object, &s, &index);
+
+    if (kind == US_MISUSE_NONE && us_debug_claim(c, s, index))
+        return true;
+    us_report_misuse(c, kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, object);
+    return false;
+}
+
+static void debug_free(struct us_cache *c, void *object)
+{
+    if (object && take_back(c, object))
+        c->policy->entries[US_MODE_CONTROL].free(c, object);
+}
+
+const struct us_cache_head us_debug_entries = {debug_alloc, debug_free};
+
+/* Frees what may be freed, run by run; returns how many. */
+size_t us_debug_free_bulk(struct us_cache *c, size_t n, void *const *objects)
+{
+    size_t from = 0, freed = 0, i;
+
+    for (i = 0; i < n; i++) {
+        if (objects[i] && take_back(c, objects[i]))
+            continue;
+        if (i > from)
+            c->policy->free_bulk(c, i - from, objects + from);
+        freed += i - from;
+        from = i + 1;
+    }
+    if (n > from)
+        c->policy->free_bulk(c, n - from, objects + from);
+    return freed + (n - from);
+}

@@ -1,0 +1,287 @@
+/* due.c - what runs by the policy's clock: ticks of policies, the purge of free pages, the reaper.
+ *
+ * Nothing runs by itself. Executors call us_allocator_run_due as their clock moves; us_allocator_advance
+ * moves the clock from one due time to the next, so that nothing is skipped; the reaper does both in
+ * real time, from a thread of its own. On a modelled machine there is no such thread: the reaper is one
+ * more thing that is due.
+ */
+#include "cache/internal.h"
+
+#include <stdlib.h>
+
+#ifndef US_MODEL
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#endif
+
+#define NEVER UINT64_MAX
+#define CATCH_UP 64 /* missed ticks of one cache that one call makes good */
+#define MOST_STEPS 100000 /* of the clock in one us_allocator_advance */
+
+struct us_reaper {
+    uint64_t period;
+    uint64_t next; /* model: on the policy's clock */
+#ifndef US_MODEL
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop;
+#endif
+};
+
+/* ---- ticks ------------------------------------------------------------------------------------ */
+
+static uint64_t period_of(const struct us_cache *c)
+{
+    return c->policy->tick && c->policy->tick_period ? c->policy->tick_period(c) : 0;
+}
+
+static void sooner(struct us_allocator *a, uint64_t due)
+{
+    uint64_t old = atomic_load(&a->next_tick);
+
+    while (due < old && !atomic_compare_exchange_weak(&a->next_tick, &old, due))
+        ;
+}
+
+void us_schedule(struct us_allocator *a, struct us_cache *c)
+{
+    const uint64_t period = period_of(c), now = us_now(a->machine);
+    uint64_t due = __atomic_load_n(&us_box(c)->next_tick, __ATOMIC_RELAXED);
+
+    if (period == 0)
+        due = 0;
+    else if (due == 0 || due > now + period)
+        due = now + period;
+    __atomic_store_n(&us_box(c)->next_tick, due, __ATOMIC_RELAXED);
+    if (due)
+        sooner(a, due);
+}
+
+/* Runs the ticks of one cache that are due; returns when the next one is. */
+static uint64_t tick_cache(struct us_cache *c, struct us_flight *f, uint64_t now)
+{
+    struct us_cache_box *box = us_box(c);
+    const uint64_t period = period_of(c);
+    uint64_t due = __atomic_load_n(&box->next_tick, __ATOMIC_RELAXED);
+    unsigned n, cpu;
+
+    if (due == 0 || period == 0)
+        return NEVER;
+    for (n = 0; due <= now && n < CATCH_UP; n++) {
+        for (cpu = 0; cpu < c->machine->ncpus; cpu++)
+            c->policy->tick(c, f, cpu, due);
+        due += period;
+    }
+    if (due <= now)
+        due = now + period;
+    __atomic_store_n(&box->next_tick, due, __ATOMIC_RELAXED);
+    return due;
+}
+
+static uint64_t purge_if_due(struct us_allocator *a, struct us_flight *f, uint64_t now)
+{
+    uint64_t due = atomic_load(&a->next_purge);
+
+    if (due > now)
+        return due;
+    us_memory_purge(a->memory, f, now, false);
+    due = now + (a->purge_delay_ns ? a->purge_delay_ns : 1000000);
+    atomic_store(&a->next_purge, due);
+    return due;
+}
+
+static void run(struct us_allocator *a, uint64_t now)
+{
+    uint64_t next = us_reaper_due(a), due;
+    struct us_flight f;
+    struct us_cache *c;
+
+    if (next <= now) {
+        us_allocator_expire(a, US_ANY_NODE);
+        us_reaper_ran(a);
+        next = us_reaper_due(a);
+    }
+    atomic_store(&a->next_tick, NEVER);
+    us_flight_enter(a->machine, &f);
+    for (c = us_first_cache(a); c; c = c->next) {
+        due = tick_cache(c, &f, now);
+        next = due < next ? due : next;
+    }
+    due = purge_if_due(a, &f, now);
+    us_flight_leave(&f);
+    sooner(a, due < next ? due : next);
+}
+
+void us_allocator_run_due(struct us_allocator *a)
+{
+    const uint64_t now = us_now(a->machine);
+
+    if (US_LIKELY(atomic_load_explicit(&a->next_tick, memory_order_relaxed) > now))
+        return;
+    if (atomic_exchange(&a->running, 1))
+        return;
+    run(a, now);
+    atomic_store(&a->running, 0);
+}
+
+void us_allocator_advance(struct us_allocator *a, uint64_t delta_ns)
+{
+    unsigned step;
+
+    us_allocator_run_due(a);
+    for (step = 0; step < MOST_STEPS; step++) {
+        const uint64_t due = atomic_load(&a->next_tick), now = us_now(a->machine);
+
+        if (due > now && due - now > delta_ns)
+            break;
+        if (due > now) {
+            us_clock_advance(a->machine, due - now);
+            delta_ns -= due - now;
+        }
+        us_allocator_run_due(a);
+    }
+    us_clock_advance(a->machine, delta_ns);
+    us_allocator_run_due(a);
+}
+
+/* ---- the reaper -------------------------------------------------------------------------------------- */
+
+#ifdef US_MODEL
+
+uint64_t us_reaper_due(const struct us_allocator *a)
+{
+    return a->reaper ? a->reaper->next : NEVER;
+}
+
+void us_reaper_ran(struct us_allocator *a)
+{
+    a->reaper->next = us_now(a->machine) + a->reaper->period;
+}
+
+static bool start(struct us_allocator *a, struct us_reaper *r)
+{
+    r->next = us_now(a->machine) + r->period;
+    sooner(a, r->next);
+    return true;
+}
+
+static void stop(struct us_reaper *r)
+{
+    (void)r;
+}
+
+void us_reaper_fork_child(struct us_allocator *a)
+{
+    (void)a;
+}
+
+#else
+
+uint64_t us_reaper_due(const struct us_allocator *a)
+{
+    (void)a;
+    return NEVER;
+}
+
+void us_reaper_ran(struct us_allocator *a)
+{
+    (void)a;
+}
+
+static void sleep_period(struct us_reaper *r)
+{
+    const uint64_t until = us_clock_real() + r->period;
+    const struct timespec t = {
+        .tv_sec = (time_t)(until / 1000000000u),
+        .tv_nsec = (long)(until % 1000000000u),
+    };
+
+    while (!r->stop && us_clock_real() < until)
+        pthread_cond_timedwait(&r->wake, &r->lock, &t);
+}
+
+static void *reap(void *context)
+{
+    struct us_allocator *a = context;
+    struct us_reaper *r = a->reaper;
+
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        sleep_period(r);
+        if (r->stop)
+            break;
+        pthread_mutex_unlock(&r->lock);
+        us_allocator_expire(a, US_ANY_NODE);
+        us_allocator_run_due(a);
+        pthread_mutex_lock(&r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* The thread takes no signals: they are for the program's own threads. */
+static bool start(struct us_allocator *a, struct us_reaper *r)
+{
+    pthread_condattr_t monotonic;
+    sigset_t all, old;
+    bool started;
+
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    started = pthread_create(&r->thread, NULL, reap, a) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+static void stop(struct us_reaper *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_signal(&r->wake);
+    pthread_mutex_unlock(&r->lock);
+    pthread_join(r->thread, NULL);
+}
+
+/* The thread is not in the child, and its mutex is in any state. */
+void us_reaper_fork_child(struct us_allocator *a)
+{
+    atomic_store(&a->expiring, 0);
+    atomic_store(&a->running, 0);
+    if (a->reaper && !start(a, a->reaper)) {
+        free(a->reaper);
+        a->reaper = NULL;
+    }
+}
+
+#endif
+
+enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e)
+{
+    enum us_status status = US_OK;
+
+    us_config_take(a);
+    if (a->reaper) {
+        stop(a->reaper);
+        free(a->reaper);
+        a->reaper = NULL;
+    }
+    if (period_ns) {
+        a->reaper = calloc(1, sizeof(*a->reaper));
+        if (a->reaper)
+            a->reaper->period = period_ns;
+        if (!a->reaper || !start(a, a->reaper)) {
+            free(a->reaper);
+            a->reaper = NULL;
+            status = us_error_fill(e, US_ENOMEM, "the reaper thread could not be started");
+        }
+    }
+    us_config_drop(a);
+    return status;
+}

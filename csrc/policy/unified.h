@@ -11,44 +11,49 @@
 
 /* clang-format off */
 /* row: id, name, unit, min, max, default, flags, get, set, help */
-#define US_UNIFIED_TUNABLES(row)                                                                 \
-    row(CPU_QUEUE, "cpu_queue_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_cpu_queue, set_cpu_queue,\
-        "capacity of each CPU queue; 0 at creation = by object size")                            \
-    row(QUEUE, "queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY, get_queue, NULL,\
-        "CPU queue size that was asked for; refills stop there")                                 \
-    row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,     \
-        "objects moved between levels at once, at most queue_size")                              \
-    row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL, \
-        "objects in CPU queues")                                                                 \
-    row(SHARED_QUEUE, "shared_queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, -1, 0, get_shared_queue, set_shared_queue,\
-        "capacity of each cache domain's shared queue; 0 = off, else at least a batch")          \
-    row(SHARED_DESIRED, "shared_queue_desired", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY, get_shared_desired, NULL,\
-        "shared queue size that was asked for")                                                  \
-    row(SHARED, "shared_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_shared, NULL,    \
-        "objects in shared queues")                                                              \
-    row(ALIEN_QUEUE, "alien_queue_size", "objects", 0, 1000, -1, 0, get_alien_queue, set_alien_queue,\
-        "capacity of each alien queue; 0 = off; needs more than one node")                       \
-    row(ALIEN_SHIFT, "alien_shift", "log2 bytes", 0, 63, 0, US_T_READONLY, get_alien_shift, NULL,\
-        "size of one alien queue as laid out")                                                   \
-    row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_alien, NULL,       \
-        "objects in alien queues")                                                               \
-    row(EXPIRE, "expire", "bytes", -1, 65535, 0, 0, get_expire, set_expire,                      \
-        "write a node or -1 to age cached objects; reads as bytes of the last run")              \
-    row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                           \
-        "slabs kept on a node's partial list before empty ones go back")                         \
-    row(MIN_OBJECTS, "min_objects", "objects", 0, 64, 0, US_T_CREATE, NULL, NULL,                \
-        "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                     \
-    row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, 3, US_T_CREATE, NULL, NULL,       \
-        "largest order that the search for a good slab size considers")                          \
-    row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 0, 0, NULL, NULL,                      \
-        "age cached objects this often on the policy's clock; 0 = on demand, by pressure")       \
-    row(EAGER_REFILL, "eager_refill", "0/1", 0, 1, 0, 0, NULL, NULL,                             \
-        "1: a miss fetches slabs until a batch is reached, as posted; 0: one at most")           \
-    row(SORTED_DRAIN, "sorted_drain", "0/1", 0, 1, 1, 0, NULL, NULL,                             \
-        "1: drained objects are ordered by slab before the node lock is taken")                  \
-    row(EMPTY_TO_TAIL, "empty_to_tail", "0/1", 0, 1, 1, 0, NULL, NULL,                           \
-        "1: retained empty slabs go to the tail of the partial list")                            \
-    row(QUEUE_BUDGET, "queue_budget", "bytes", 0, INT64_MAX, 0, 0, NULL, set_queue_budget,       \
+#define US_UNIFIED_TUNABLES(row)                                                                  \
+    row(CPU_QUEUE, "cpu_queue_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0,                    \
+        get_cpu_queue, set_cpu_queue,                                                             \
+        "capacity of each CPU queue; 0 at creation = by object size")                             \
+    row(QUEUE, "queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY,                \
+        get_queue, NULL,                                                                          \
+        "CPU queue size that was asked for; refills stop there")                                  \
+    row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,      \
+        "objects moved between levels at once, at most queue_size")                               \
+    row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
+        "objects in CPU queues")                                                                  \
+    row(SHARED_QUEUE, "shared_queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, -1, 0,             \
+        get_shared_queue, set_shared_queue,                                                       \
+        "capacity of each cache domain's shared queue; 0 = off, else at least a batch")           \
+    row(SHARED_DESIRED, "shared_queue_desired", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY,\
+        get_shared_desired, NULL,                                                                 \
+        "shared queue size that was asked for")                                                   \
+    row(SHARED, "shared_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_shared, NULL,     \
+        "objects in shared queues")                                                               \
+    row(ALIEN_QUEUE, "alien_queue_size", "objects", 0, 1000, -1, 0,                               \
+        get_alien_queue, set_alien_queue,                                                         \
+        "capacity of each alien queue; 0 = off; needs more than one node")                        \
+    row(ALIEN_SHIFT, "alien_shift", "log2 bytes", 0, 63, 0, US_T_READONLY, get_alien_shift, NULL, \
+        "size of one alien queue as laid out")                                                    \
+    row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_alien, NULL,        \
+        "objects in alien queues")                                                                \
+    row(EXPIRE, "expire", "bytes", -1, 65535, 0, 0, get_expire, set_expire,                       \
+        "write a node or -1 to age cached objects; reads as bytes of the last run")               \
+    row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
+        "slabs kept on a node's partial list before empty ones go back")                          \
+    row(MIN_OBJECTS, "min_objects", "objects", 0, 64, 0, US_T_CREATE, NULL, NULL,                 \
+        "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                      \
+    row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, 3, US_T_CREATE, NULL, NULL,        \
+        "largest order that the search for a good slab size considers")                           \
+    row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 0, 0, NULL, NULL,                       \
+        "age cached objects this often on the policy's clock; 0 = on demand, by pressure")        \
+    row(EAGER_REFILL, "eager_refill", "0/1", 0, 1, 0, 0, NULL, NULL,                              \
+        "1: a miss fetches slabs until a batch is reached, as posted; 0: one at most")            \
+    row(SORTED_DRAIN, "sorted_drain", "0/1", 0, 1, 1, 0, NULL, NULL,                              \
+        "1: drained objects are ordered by slab before the node lock is taken")                   \
+    row(EMPTY_TO_TAIL, "empty_to_tail", "0/1", 0, 1, 1, 0, NULL, NULL,                            \
+        "1: retained empty slabs go to the tail of the partial list")                             \
+    row(QUEUE_BUDGET, "queue_budget", "bytes", 0, INT64_MAX, 0, 0, NULL, set_queue_budget,        \
         "bytes that CPU and shared queues may hold together; 0 = no budget")
 /* clang-format on */
 
@@ -59,57 +64,48 @@ enum us_unified_tunable {
         US_UNIFIED_NTUNABLES
 };
 
+/* clang-format off */
 /* row: id, name, feeds, source, help */
-#define US_UNIFIED_COUNTERS(row)                                                                   \
-    row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                             \
-        "popped from a non-empty CPU queue") row(ALLOC_SHARED, "alloc_shared",                     \
-                                                 US_ALLOC_SECOND_LEVEL, US_FROM_STATS,             \
-                                                 "empty CPU queue refilled from the shared queue") \
-        row(ALLOC_ALIEN, "alloc_alien", US_ALLOC_REMOTE, US_FROM_STATS,                            \
-            "popped from an alien queue") row(ALLOC_ALIEN_SLOW, "alloc_alien_slow", US_FEEDS_NONE, \
-                                              US_FROM_STATS,                                       \
-                                              "another node's object that its alien queue could "  \
-                                              "not give")                                          \
-            row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                      \
-                "another node's object taken from its slab, there being no alien queue")           \
-                row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                \
-                    "CPU queue and shared queue both empty") row(FREE_FASTPATH, "free_fastpath",   \
-                                                                 US_FREE_FAST, US_FROM_PUSHES,     \
-                                                                 "pushed on the CPU queue "        \
-                                                                 "without overflow")               \
-                    row(FREE_SHARED, "free_shared", US_FREE_SECOND_LEVEL, US_FROM_STATS,           \
-                        "overflow moved the oldest objects to the shared queue")                   \
-                        row(FREE_ALIEN, "free_alien", US_FREE_REMOTE, US_FROM_STATS,               \
-                            "pushed on an alien queue without drain")                              \
-                            row(FREE_ALIEN_SLOW, "free_alien_slow", US_FREE_REMOTE, US_FROM_STATS, \
-                                "pushed on an alien queue that had to be drained")                 \
-                                row(FREE_DIRECT, "free_direct", US_FREE_REMOTE, US_FROM_STATS,     \
-                                    "another node's object put straight to its slab")              \
-                                    row(FREE_SLOWPATH, "free_slowpath", US_FREE_SLOW,              \
-                                        US_FROM_STATS,                                             \
-                                        "overflow of the CPU queue drained to slabs")              \
-                                        row(FREE_ADD_PARTIAL, "free_add_partial", US_FEEDS_NONE,   \
-                                            US_FROM_STATS, "drain put a slab on the partial list") \
-                                            row(FREE_REMOVE_PARTIAL, "free_remove_partial",        \
-                                                US_FEEDS_NONE, US_FROM_STATS,                      \
-                                                "drain took an emptied slab off the partial list") \
-                                                row(ALLOC_FROM_PARTIAL, "alloc_from_partial",      \
-                                                    US_FEEDS_NONE, US_FROM_STATS,                  \
-                                                    "slow path served from partial slabs")         \
-                                                    row(ALLOC_SLAB, "alloc_slab", US_SLAB_NEW,     \
-                                                        US_FROM_STATS,                             \
-                                                        "slab obtained from the page provider")    \
-                                                        row(FREE_SLAB, "free_slab", US_SLAB_FREE,  \
-                                                            US_FROM_STATS,                         \
-                                                            "slab returned to the page provider")  \
-                                                            row(QUEUE_FLUSH, "queue_flush",        \
-                                                                US_FLUSH, US_FROM_STATS,           \
-                                                                "flush of a CPU's queues")         \
-                                                                row(ORDER_FALLBACK,                \
-                                                                    "order_fallback",              \
-                                                                    US_FEEDS_NONE, US_FROM_STATS,  \
-                                                                    "preferred order refused, "    \
-                                                                    "smaller slab used")
+#define US_UNIFIED_COUNTERS(row)                                                                  \
+    row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                            \
+        "popped from a non-empty CPU queue")                                                      \
+    row(ALLOC_SHARED, "alloc_shared", US_ALLOC_SECOND_LEVEL, US_FROM_STATS,                       \
+        "empty CPU queue refilled from the shared queue")                                         \
+    row(ALLOC_ALIEN, "alloc_alien", US_ALLOC_REMOTE, US_FROM_STATS,                               \
+        "popped from an alien queue")                                                             \
+    row(ALLOC_ALIEN_SLOW, "alloc_alien_slow", US_FEEDS_NONE, US_FROM_STATS,                       \
+        "another node's object that its alien queue could not give")                              \
+    row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                             \
+        "another node's object from its slab, there being no alien queue")                        \
+    row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                           \
+        "CPU queue and shared queue both empty")                                                  \
+    row(FREE_FASTPATH, "free_fastpath", US_FREE_FAST, US_FROM_PUSHES,                             \
+        "pushed on the CPU queue without overflow")                                               \
+    row(FREE_SHARED, "free_shared", US_FREE_SECOND_LEVEL, US_FROM_STATS,                          \
+        "overflow moved the oldest objects to the shared queue")                                  \
+    row(FREE_ALIEN, "free_alien", US_FREE_REMOTE, US_FROM_STATS,                                  \
+        "pushed on an alien queue without drain")                                                 \
+    row(FREE_ALIEN_SLOW, "free_alien_slow", US_FREE_REMOTE, US_FROM_STATS,                        \
+        "pushed on an alien queue that had to be drained")                                        \
+    row(FREE_DIRECT, "free_direct", US_FREE_REMOTE, US_FROM_STATS,                                \
+        "another node's object put straight to its slab")                                         \
+    row(FREE_SLOWPATH, "free_slowpath", US_FREE_SLOW, US_FROM_STATS,                              \
+        "overflow of the CPU queue drained to slabs")                                             \
+    row(FREE_ADD_PARTIAL, "free_add_partial", US_FEEDS_NONE, US_FROM_STATS,                       \
+        "drain put a slab on the partial list")                                                   \
+    row(FREE_REMOVE_PARTIAL, "free_remove_partial", US_FEEDS_NONE, US_FROM_STATS,                 \
+        "drain took an emptied slab off the partial list")                                        \
+    row(ALLOC_FROM_PARTIAL, "alloc_from_partial", US_FEEDS_NONE, US_FROM_STATS,                   \
+        "slow path served from partial slabs")                                                    \
+    row(ALLOC_SLAB, "alloc_slab", US_SLAB_NEW, US_FROM_STATS,                                     \
+        "slab obtained from the page provider")                                                   \
+    row(FREE_SLAB, "free_slab", US_SLAB_FREE, US_FROM_STATS,                                      \
+        "slab returned to the page provider")                                                     \
+    row(QUEUE_FLUSH, "queue_flush", US_FLUSH, US_FROM_STATS,                                      \
+        "flush of a CPU's queues")                                                                \
+    row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FROM_STATS,                           \
+        "preferred order refused, smaller slab used")
+/* clang-format on */
 
 enum us_unified_counter {
 #define US_ROW(id, name, feeds, source, help) US_UNIFIED_##id,

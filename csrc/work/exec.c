@@ -270,6 +270,19 @@ void us_runner_clean(struct us_runner *r)
     r->dirty = false;
 }
 
+void us_runner_forget(struct us_runner *r)
+{
+    for (unsigned i = 0; i < r->ntasks; i++)
+        memset(r->task[i].slot, 0, r->task[i].nslots * sizeof(*r->task[i].slot));
+    memset((void *)r->shared, 0, r->facts.nshared * sizeof(*r->shared));
+    r->dirty = false;
+}
+
+void us_runner_set_poll_context(struct us_runner *r, void *context)
+{
+    r->options.poll_context = context;
+}
+
 /* A workload that tells the time made the policy's clock manual: it goes on from where it is. */
 static void release_clock(struct us_runner *r)
 {
@@ -312,6 +325,11 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
     if (error)
         *error = r->error;
     return r->error.status;
+}
+
+unsigned us_runner_ntasks(const struct us_runner *r)
+{
+    return r->ntasks;
 }
 
 uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task)
@@ -515,7 +533,6 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
     memset(r, 0, sizeof(*r));
     r->options = *o;
     r->facts = facts;
-    r->window = p->window;
     r->owner_pid = getpid();
     r->oversubscribed = is_oversubscribed(p->ntasks);
     init_sync(r);

@@ -31,6 +31,7 @@ struct us_run_options {
     enum us_touch touch;
     struct us_allocator *allocator; /* named caches exist in it, sizes are at least the program's */
     double pace;     /* 0 = flat out; CLOCK times are divided by it and waited for */
+    uint64_t window; /* events that one task may run ahead of another (PROGRESS) */
     bool (*poll)(void *context); /* true: stop; called by the thread that waits for a pass */
     void *poll_context;
 };
@@ -46,9 +47,13 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error);
 /* Frees what the last pass left live. */
 void us_runner_clean(struct us_runner *r);
+/* Its allocator is gone, and with it what was live. */
+void us_runner_forget(struct us_runner *r);
 void us_runner_destroy(struct us_runner *r);
+void us_runner_set_poll_context(struct us_runner *r, void *context);
 
 /* Of the last pass, ns from its start: when each task was done. */
+unsigned us_runner_ntasks(const struct us_runner *r);
 uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task);
 const struct us_program_facts *us_runner_facts(const struct us_runner *r);
 /* Bytes asked for by the objects that are live after the last pass. */

@@ -81,7 +81,6 @@ struct us_program {
     unsigned nchannels;
     const struct us_program_task *task;
     unsigned ntasks;
-    uint64_t window; /* events that one task may run ahead of another (PROGRESS) */
 };
 
 /* What the check learned; needed to run. */

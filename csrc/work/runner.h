@@ -49,7 +49,6 @@ struct us_runner {
     struct us_heap heap;
     struct us_run_options options;
     struct us_program_facts facts;
-    uint64_t window;
     struct us_task *task;
     unsigned ntasks;
     struct us_channel *channel;
@@ -74,7 +73,6 @@ struct us_runner {
     struct us_error error; /* the first of a pass */
     bool failed;
     bool dirty; /* objects of a pass may be live */
-    struct us_heap_cache *failed_cache;
     int owner_pid; /* threads do not survive fork */
 };
 

@@ -180,7 +180,7 @@ static bool try_progress(struct us_task *t, const struct us_op *op, uint64_t *wo
         least = p < least ? p : least;
     }
     t->others_progress = least;
-    return op->arg <= r->window || op->arg - r->window <= least;
+    return op->arg <= r->options.window || op->arg - r->options.window <= least;
 }
 
 bool us_wait_progress(struct us_task *t, const struct us_op *op)
@@ -188,7 +188,7 @@ bool us_wait_progress(struct us_task *t, const struct us_op *op)
     const struct us_runner *r = t->runner;
 
     atomic_store_explicit(&t->progress, op->arg, memory_order_relaxed);
-    if (r->ntasks == 1 || op->arg <= r->window || op->arg - r->window <= t->others_progress)
+    if (r->ntasks == 1 || op->arg <= r->options.window || op->arg - r->options.window <= t->others_progress)
         return true;
     return try_progress(t, op, NULL) || wait_until(t, op, try_progress, NULL, NULL);
 }
@@ -249,7 +249,7 @@ static bool would_go_on(struct us_runner *r, struct us_task *t, const struct us_
     default: {
         /* try_progress writes what belongs to the task; look by hand. */
         for (unsigned i = 0; i < r->ntasks; i++)
-            if (i != t->index && atomic_load(&r->task[i].progress) + r->window < op->arg)
+            if (i != t->index && atomic_load(&r->task[i].progress) + r->options.window < op->arg)
                 return false;
         return true;
     }

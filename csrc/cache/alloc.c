@@ -94,7 +94,7 @@ enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, s
     *index = us_object_index(c, offset);
     if (US_UNLIKELY(*index * c->geometry.stride != offset || *index >= us_slab_objects(s)))
         return US_MISUSE_NO_OBJECT;
-    if ((c->flags & US_DEBUG_F) && !us_debug_in_use(c, s, *index))
+    if ((c->flags & US_DEBUG_F) && !us_used_test(c, s, *index))
         return US_MISUSE_DOUBLE_FREE;
     return US_MISUSE_NONE;
 }
@@ -193,7 +193,7 @@ enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us
             c->head.free(c, object);
             return US_OK;
         }
-        if (us_debug_claim(c, s, index)) {
+        if (us_used_clear(c, s, index)) {
             c->policy->entries[US_MODE_CONTROL].free(c, object);
             return US_OK;
         }
@@ -213,7 +213,7 @@ static enum us_status free_bulk_debug(struct us_cache *c, size_t n, void *const 
     for (i = 0; i < n; i++) {
         enum us_misuse_kind kind = us_misuse_of(c, objects[i], &s, &index);
 
-        if (kind == US_MISUSE_NONE && us_debug_claim(c, s, index))
+        if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
             continue;
         refuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s, e);
         for (k = 0; k < i; k++)

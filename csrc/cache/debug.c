@@ -12,47 +12,16 @@
  */
 #include "cache/internal.h"
 
-static uint64_t *used_word(const struct us_cache *c, const struct us_slab *s, uint32_t index)
-{
-    const uint64_t page = (uint64_t)(s - c->slabs->slab);
-
-    return c->slabs->used_bits + (page << c->slabs->bits_shift) + index / 64;
-}
-
-bool us_debug_in_use(const struct us_cache *c, const struct us_slab *s, uint32_t index)
-{
-    return __atomic_load_n(used_word(c, s, index), __ATOMIC_RELAXED) >> (index % 64) & 1;
-}
-
-bool us_debug_claim(struct us_cache *c, struct us_slab *s, uint32_t index)
-{
-    const uint64_t bit = 1ull << (index % 64);
-
-    return (__atomic_fetch_and(used_word(c, s, index), ~bit, __ATOMIC_ACQ_REL) & bit) != 0;
-}
-
 /* Marks an object as handed out; false when it was so already (a stock held it twice). */
 bool us_debug_mark(struct us_cache *c, void *object)
 {
     const struct us_slab *s = us_cache_slab(c, object);
     const uint64_t offset = (uint64_t)((char *)object - (char *)us_slab_base(c->slabs, s));
-    const uint32_t index = us_object_index(c, offset);
-    const uint64_t bit = 1ull << (index % 64);
 
-    if (US_LIKELY(!(__atomic_fetch_or(used_word(c, s, index), bit, __ATOMIC_ACQ_REL) & bit)))
+    if (US_LIKELY(!us_used_set(c, s, us_object_index(c, offset))))
         return true;
     us_report_misuse(c, US_MISUSE_LIST, object);
     return false;
-}
-
-void us_debug_forget(struct us_cache *c, struct us_slab *s)
-{
-    uint32_t i;
-
-    if (!(c->flags & US_DEBUG_F))
-        return;
-    for (i = 0; i < us_slab_objects(s); i += 64)
-        *used_word(c, s, i) = 0;
 }
 
 static void *debug_alloc(struct us_cache *c)
@@ -70,7 +39,7 @@ static bool take_back(struct us_cache *c, void *object)
     uint32_t index;
     enum us_misuse_kind kind = us_misuse_of(c, object, &s, &index);
 
-    if (kind == US_MISUSE_NONE && us_debug_claim(c, s, index))
+    if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
         return true;
     us_report_misuse(c, kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, object);
     return false;

@@ -223,7 +223,7 @@ static bool is_live(const struct us_view *v, const struct us_view_slab *e, uint3
 {
     if (v->place[e->first + index] != US_IN_USE)
         return false;
-    return !(v->cache->flags & US_DEBUG_F) || us_debug_in_use(v->cache, e->slab, index);
+    return !(v->cache->flags & US_DEBUG_F) || us_used_test(v->cache, e->slab, index);
 }
 
 static size_t list_live(const struct us_view *v, uint64_t *out, size_t n)

@@ -86,10 +86,6 @@ extern const struct us_cache_head us_debug_entries;
 extern const struct us_cache_head us_spread_entries;
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node);
 bool us_debug_mark(struct us_cache *c, void *object);
-/* Takes the object from the user; false when it was not with the user. */
-bool us_debug_claim(struct us_cache *c, struct us_slab *s, uint32_t index);
-bool us_debug_in_use(const struct us_cache *c, const struct us_slab *s, uint32_t index);
-void us_debug_forget(struct us_cache *c, struct us_slab *s);
 size_t us_debug_free_bulk(struct us_cache *c, size_t n, void *const *objects);
 enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, struct us_slab **slab,
                                  uint32_t *index);

@@ -273,10 +273,8 @@ static void *large_alloc(struct us_allocator *a, size_t size, unsigned flags, in
     cpu = us_cpu_now(a->machine);
     near = node < 0 ? us_node_of_cpu(a->machine, cpu) : (unsigned)node;
     s = us_slab_new_large(a->large, &f, us_large_order(a, size), near, flags & ~(unsigned)US_ZERO);
-    if (s) {
-        atomic_fetch_and(&s->state, (uint8_t)~US_SLAB_PRIVATE);
+    if (s)
         us_stat_add(a->large, cpu, US_ALLOC_SLOW, 1);
-    }
     us_flight_leave(&f);
     if (!s)
         return NULL;

@@ -245,44 +245,15 @@ static void unlink_cache(struct us_allocator *a, struct us_cache *c)
     a->locals[i] = a->locals[--a->ncaches];
 }
 
-/* Makes a slab look as the policy would hand it back: nothing of it is in use. */
-static void empty_slab(struct us_cache *c, struct us_slab *s)
-{
-    const uint32_t objects = us_slab_objects(s);
-
-    us_debug_forget(c, s);
-    s->next = s->prev = NULL;
-    s->local = (struct us_list){NULL, 0};
-    s->free = objects;
-    s->installed = 0;
-    atomic_store(&s->lock, 0);
-    atomic_store(&s->state, US_SLAB_PRIVATE);
-    if (c->geometry.state == US_OBJECTS_LIST) {
-        us_slab_thread(c, s);
-    } else if (objects <= 64) {
-        s->bitmap = objects == 64 ? ~0ull : (1ull << objects) - 1;
-    } else {
-        uint64_t *bits = c->slabs->bits + ((uint64_t)(s - c->slabs->slab) << c->slabs->bits_shift);
-        uint32_t i;
-
-        for (i = 0; i < objects; i += 64)
-            bits[i / 64] = objects - i >= 64 ? ~0ull : (1ull << (objects - i)) - 1;
-    }
-}
-
 static void release_slabs(struct us_allocator *a, struct us_cache *c, struct us_flight *f)
 {
     struct us_slab_walk walk;
     struct us_slab *s;
 
     us_slab_walk_begin(&walk, a);
-    while ((s = us_slab_walk_next(&walk)) != NULL) {
-        if (s->cache != c)
-            continue;
-        if (!(atomic_load(&s->state) & US_SLAB_LARGE))
-            empty_slab(c, s);
-        us_slab_release(c, f, s);
-    }
+    while ((s = us_slab_walk_next(&walk)) != NULL)
+        if (s->cache == c)
+            us_slab_release(c, f, s);
 }
 
 /* Config lock held, gate shut in f and all regions closed. */
@@ -295,6 +266,7 @@ static void unmake_stopped(struct us_cache *c, struct us_flight *f)
     release_slabs(a, c, f);
     c->policy->destroy(c);
     us_local_fini(&c->local, &memory);
+    us_misuse_forget(c);
     us_lock_retire(a->machine, &c->stats_lock);
     free_parts(a, c);
 }

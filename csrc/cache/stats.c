@@ -101,11 +101,11 @@ static void settle(uint64_t *values, size_t rows, unsigned ncpus, size_t row)
 
 static bool in_flight(const struct us_machine *m)
 {
-    int64_t n = 0;
+    uint32_t n = 0; /* the low half of the word */
     unsigned cpu;
 
     for (cpu = 0; cpu < m->ncpus; cpu++)
-        n += atomic_load(&m->cpu[cpu].in_flight);
+        n += (uint32_t)atomic_load(&m->cpu[cpu].in_flight);
     return n != 0;
 }
 

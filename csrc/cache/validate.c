@@ -68,7 +68,7 @@ static void check_objects(const struct us_view *v, const struct us_view_slab *e,
     }
     for (i = 0; i < us_slab_objects(e->slab); i++) {
         const uint8_t place = v->place[e->first + i];
-        const bool used = us_debug_in_use(v->cache, e->slab, i);
+        const bool used = us_used_test(v->cache, e->slab, i);
 
         if (used && place != US_IN_USE)
             note_slab(v, out, e->slab, "has an object that is in use and free at once");

@@ -4,7 +4,8 @@
  * thread. Fork-prepare, destroy, resize, exact validate and exact statistics shut the gate, wait
  * until nobody is in flight, work alone, and open it. A thread that finds its own mark set (it is a
  * signal handler that interrupted a slow path) is *nested*: it does not stop at the gate and only
- * try-locks. Waiting at the gate is done holding nothing.
+ * try-locks, and while the gate is shut even that fails, so that who works alone is alone. Waiting
+ * at the gate is done holding nothing.
  */
 #ifndef US_FLIGHT_H
 #define US_FLIGHT_H
@@ -13,8 +14,11 @@
 
 struct us_flight {
     struct us_machine *machine;
-    unsigned counted_cpu; /* where it was counted in */
-    bool nested;
+    struct us_flight *outer; /* what the thread was doing when this began, NULL = nothing */
+    unsigned counted_cpu;    /* where it was counted in */
+    uint32_t byte_locks;     /* byte locks taken, told to the CPU at the end */
+    bool nested;             /* began inside another slow path: waits for nothing */
+    bool gate;               /* the one that shut the gate */
 };
 
 void us_flight_enter(struct us_machine *machine, struct us_flight *flight);
@@ -28,7 +32,12 @@ void us_flight_resume(struct us_flight *flight);
  * callers take turns. Local regions stay open: see us_local_close_all. */
 void us_gate_shut(struct us_machine *machine, struct us_flight *flight);
 void us_gate_open(struct us_flight *flight);
-/* In the fork child: only this thread exists. */
+/* In the fork child, where only this thread exists, before us_gate_open: takes back what other
+ * threads had counted and held, and registers the child for fences. */
 void us_gate_after_fork_child(struct us_machine *machine);
+
+/* The innermost flight of the calling thread; NULL outside of slow paths. A thread that is inside
+ * one must not shut a gate: us_gate_shut ends the process with a message then. */
+struct us_flight *us_flight_current(void);
 
 #endif

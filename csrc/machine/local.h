@@ -18,24 +18,24 @@
 
 /* Objects that moved without being popped or pushed singly; relaxed. */
 struct us_moves {
-    _Atomic uint64_t installed; /* added by slow paths */
-    _Atomic uint64_t drained;   /* taken away by slow paths */
-    _Atomic uint64_t pops_high; /* statistics lock: pops folded beyond the header's width */
-    _Atomic uint64_t pops_last;
-    _Atomic uint64_t list_pops, list_pushes; /* harvested from descriptors that were detached */
+    _Atomic uint64_t installed; /* added by slow paths; counted before the commit */
+    _Atomic uint64_t drained;   /* taken away by slow paths; counted after the commit */
+    _Atomic uint64_t pops;      /* the header's pops, extended beyond its width at the last look */
+    _Atomic uint64_t list_pops, list_pushes;   /* harvested from descriptors that were detached */
     _Atomic uint64_t shown_pops, shown_pushes; /* statistics lock: never go back */
 } US_ALIGNED(US_LINE);
 
 enum us_region_kind { US_REGION_RING, US_REGION_WORDS };
 
 struct us_local {
-    void **table;  /* [-2 .. ncpus-1] */
-    void **region; /* [ncpus] */
+    void **table;           /* [-2 .. ncpus-1] */
+    void **region;          /* [ncpus] */
     struct us_moves *moves; /* [ncpus] */
     struct us_machine *machine;
     enum us_mode mode;
     enum us_region_kind kind;
-    ptrdiff_t link; /* list regions: where in a free object the link lies */
+    bool all_closed; /* by us_local_close_all: us_local_open and _populate leave entries closed */
+    ptrdiff_t link;  /* list regions: where in a free object the link lies */
 };
 
 /* Memory for tables and regions comes through this pair (memory/'s metadata allocator). */
@@ -58,6 +58,11 @@ void us_local_fini(struct us_local *l, const struct us_local_memory *memory);
 bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool try_only,
                     void **region) __attribute__((warn_unused_result));
 void us_local_open(struct us_local *l, struct us_flight *f, unsigned cpu);
+/* While closed: gives the CPU another region (NULL = none) and returns the old one. The pop count
+ * is carried over; objects are the caller's to move, before. */
+void *us_local_replace(struct us_local *l, unsigned cpu, void *region);
+/* While closed: what plain ring operations other than pop and push moved. */
+void us_local_moved(struct us_local *l, unsigned cpu, unsigned added, unsigned taken);
 /* With the gate shut: closes every CPU's region with one fence, and opens them. */
 void us_local_close_all(struct us_local *const *locals, size_t n, struct us_machine *machine);
 void us_local_open_all(struct us_local *const *locals, size_t n, struct us_machine *machine);
@@ -79,8 +84,10 @@ enum us_local_result {
 
 /* Slow forms: count in `moves` as said, set *cpu to the CPU where they committed (or the CPU seen).
  * pop and push count as fast ones; the pop may let the pop count wrap. */
-enum us_local_result us_local_pop(struct us_local *l, struct us_flight *f, void **out, unsigned *cpu);
-enum us_local_result us_local_push(struct us_local *l, struct us_flight *f, void *object, unsigned *cpu);
+enum us_local_result us_local_pop(struct us_local *l, struct us_flight *f, void **out,
+                                  unsigned *cpu);
+enum us_local_result us_local_push(struct us_local *l, struct us_flight *f, void *object,
+                                   unsigned *cpu);
 /* Up to n hottest, counted as pops; out[0] the hottest. */
 unsigned us_local_pop_batch(struct us_local *l, void **out, unsigned n);
 /* Up to n pushed objects, counted as pushes, in[0] first (in[n-1] ends hottest). All objects must
@@ -91,9 +98,10 @@ unsigned us_local_push_batch(struct us_local *l, void *const *in, unsigned n, ui
 unsigned us_local_take_oldest(struct us_local *l, struct us_flight *f, void **out, unsigned n,
                               enum us_seen seen, unsigned *cpu);
 /* Adds in[0..n) (counted as installed) in ring order, in[n-1] hottest, if the region's node base is
- * `base`. When not all fit, the hottest are kept: returns how many of the *last* were added. */
-unsigned us_local_add(struct us_local *l, struct us_flight *f, void *const *in, unsigned n,
-                      uint64_t base, enum us_seen seen, unsigned *cpu);
+ * `base`. When not all fit, the hottest are kept: returns how many of the *last* were added.
+ * (Should others fill the ring between two chunks, in[] is reordered to make that true.) */
+unsigned us_local_add(struct us_local *l, struct us_flight *f, void **in, unsigned n, uint64_t base,
+                      enum us_seen seen, unsigned *cpu);
 /* The ring of the CPU as a racy reader sees it (statistics, touched); NULL when not populated. */
 static inline struct us_ring *us_local_ring(const struct us_local *l, unsigned cpu)
 {
@@ -103,16 +111,18 @@ static inline struct us_ring *us_local_ring(const struct us_local *l, unsigned c
 /* ---- list regions ------------------------------------------------------------------------ */
 
 /* Detaches word `w` of the calling CPU: its descriptor becomes private to the caller; NULL when the
- * word is the closed list or the region closed. */
+ * word is the closed list or the region closed. The caller reads the descriptor's count and reports
+ * its pops and pushes (size + pops - size when installed) to us_local_harvest. */
 struct us_list *us_local_detach(struct us_local *l, struct us_flight *f, unsigned w, unsigned *cpu);
+void us_local_harvest(struct us_local *l, unsigned cpu, uint64_t pops, uint64_t pushes);
 /* Installs a private descriptor when the caller still runs on `cpu`, the region is open and the
- * word empty. */
+ * word empty. Its pops begin at 0. */
 enum us_local_result us_local_install(struct us_local *l, struct us_flight *f, unsigned w,
                                       unsigned cpu, struct us_list *list);
 /* The descriptor a word names, as a racy reader sees it; NULL for the closed list. */
 struct us_list *us_local_word(const struct us_local *l, unsigned cpu, unsigned w);
-enum us_local_result us_local_list_pop(struct us_local *l, struct us_flight *f, unsigned w, void **out,
-                                       unsigned *cpu);
+enum us_local_result us_local_list_pop(struct us_local *l, struct us_flight *f, unsigned w,
+                                       void **out, unsigned *cpu);
 enum us_local_result us_local_list_push(struct us_local *l, struct us_flight *f, unsigned w,
                                         struct us_list *owner, void *object, unsigned *cpu);
 
@@ -120,6 +130,8 @@ enum us_local_result us_local_list_push(struct us_local *l, struct us_flight *f,
 
 /* Fast pops and pushes of a CPU since creation; the caller holds the cache's statistics lock. */
 void us_local_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64_t *pushes);
+/* Records how far the header's pops have come; due before they wrap (the slow forms do it). */
+void us_local_fold(struct us_local *l, unsigned cpu);
 
 /* ---- fast templates ------------------------------------------------------------------------ */
 
@@ -130,43 +142,42 @@ void us_local_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64_t 
 #endif
 /* Both give, with `mode` a compile-time constant:
  *   US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode, void **out);
- *   US_INLINE enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void *object);
- *   US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode, unsigned w,
- *                                                   ptrdiff_t link, void **out);
- *   US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mode mode, unsigned w,
- *                                                    ptrdiff_t link, struct us_list *owner, void *object);
+ *   US_INLINE enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void
+ * *object); US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode,
+ * unsigned w, ptrdiff_t link, void **out); US_INLINE enum us_local_result us_fast_list_push(struct
+ * us_local *l, enum us_mode mode, unsigned w, ptrdiff_t link, struct us_list *owner, void *object);
  */
 
 /* One entry pair for each mode, from always-inline templates
- *   void *alloc_path(struct us_cache *, enum us_mode) and void free_path(struct us_cache *, void *, enum us_mode):
- * US_LOCAL_ENTRIES(unified) defines
- *   static const struct us_cache_head unified_entries[] indexed by enum us_mode. */
-#define US_ENTRY_PAIR(policy, suffix, mode)                                                       \
-    static US_NOINLINE void *policy##_alloc_##suffix(struct us_cache *c)                          \
-    {                                                                                             \
-        return policy##_alloc_path(c, mode);                                                      \
-    }                                                                                             \
-    static US_NOINLINE void policy##_free_##suffix(struct us_cache *c, void *object)              \
-    {                                                                                             \
-        policy##_free_path(c, object, mode);                                                      \
+ *   void *alloc_path(struct us_cache *, enum us_mode) and void free_path(struct us_cache *, void *,
+ * enum us_mode): US_LOCAL_ENTRIES(unified) defines static const struct us_cache_head
+ * unified_entries[] indexed by enum us_mode. */
+#define US_ENTRY_PAIR(policy, suffix, mode)                                          \
+    static US_NOINLINE void *policy##_alloc_##suffix(struct us_cache *c)             \
+    {                                                                                \
+        return policy##_alloc_path(c, mode);                                         \
+    }                                                                                \
+    static US_NOINLINE void policy##_free_##suffix(struct us_cache *c, void *object) \
+    {                                                                                \
+        policy##_free_path(c, object, mode);                                         \
     }
 #ifdef US_MODEL
-#define US_LOCAL_ENTRIES(policy)                                                                  \
-    US_ENTRY_PAIR(policy, control, US_MODE_CONTROL)                                               \
-    US_ENTRY_PAIR(policy, model, US_MODE_MODEL)                                                   \
-    static const struct us_cache_head policy##_entries[] = {                                      \
-        [US_MODE_CONTROL] = {policy##_alloc_control, policy##_free_control},                      \
-        [US_MODE_MODEL] = {policy##_alloc_model, policy##_free_model},                            \
+#define US_LOCAL_ENTRIES(policy)                                             \
+    US_ENTRY_PAIR(policy, control, US_MODE_CONTROL)                          \
+    US_ENTRY_PAIR(policy, model, US_MODE_MODEL)                              \
+    static const struct us_cache_head policy##_entries[] = {                 \
+        [US_MODE_CONTROL] = {policy##_alloc_control, policy##_free_control}, \
+        [US_MODE_MODEL] = {policy##_alloc_model, policy##_free_model},       \
     };
 #else
-#define US_LOCAL_ENTRIES(policy)                                                                  \
-    US_ENTRY_PAIR(policy, rseq, US_MODE_RSEQ)                                                     \
-    US_ENTRY_PAIR(policy, slot, US_MODE_SLOT)                                                     \
-    US_ENTRY_PAIR(policy, control, US_MODE_CONTROL)                                               \
-    static const struct us_cache_head policy##_entries[] = {                                      \
-        [US_MODE_RSEQ] = {policy##_alloc_rseq, policy##_free_rseq},                               \
-        [US_MODE_SLOT] = {policy##_alloc_slot, policy##_free_slot},                               \
-        [US_MODE_CONTROL] = {policy##_alloc_control, policy##_free_control},                      \
+#define US_LOCAL_ENTRIES(policy)                                             \
+    US_ENTRY_PAIR(policy, rseq, US_MODE_RSEQ)                                \
+    US_ENTRY_PAIR(policy, slot, US_MODE_SLOT)                                \
+    US_ENTRY_PAIR(policy, control, US_MODE_CONTROL)                          \
+    static const struct us_cache_head policy##_entries[] = {                 \
+        [US_MODE_RSEQ] = {policy##_alloc_rseq, policy##_free_rseq},          \
+        [US_MODE_SLOT] = {policy##_alloc_slot, policy##_free_slot},          \
+        [US_MODE_CONTROL] = {policy##_alloc_control, policy##_free_control}, \
     };
 #endif
 

@@ -16,26 +16,30 @@
 
 #include "unislab.h"
 
-#define US_LINE 64u
-#define US_LIKELY(x) __builtin_expect(!!(x), 1)
+/* Restartable sequences are written for x86-64; every other machine runs the fallback. */
+#if defined(__x86_64__) && defined(__LP64__) && !defined(US_MODEL)
+#define US_HAVE_RSEQ 1
+#endif
+
+#define US_LINE        64u
+#define US_LIKELY(x)   __builtin_expect(!!(x), 1)
 #define US_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define US_INLINE static inline __attribute__((always_inline))
-#define US_NOINLINE __attribute__((noinline))
-#define US_COLD __attribute__((noinline, cold))
-#define US_ALIGNED(n) __attribute__((aligned(n)))
+#define US_INLINE      static inline __attribute__((always_inline))
+#define US_NOINLINE    __attribute__((noinline))
+#define US_COLD        __attribute__((noinline, cold))
+#define US_ALIGNED(n)  __attribute__((aligned(n)))
 
 /* Lock classes, in the order in which they may be nested (outermost first).
  * row: id, name, help */
-#define US_LOCK_CLASSES(row)                                                                      \
-    row(CONFIG, "config", "cache list and configuration of an allocator")                         \
-    row(CONTROL, "control", "a CPU's regions while they are closed")                              \
-    row(ALIEN, "alien", "one alien queue")                                                        \
-    row(SHARED, "shared", "one shared queue")                                                     \
-    row(SLAB, "slab", "one slab (page lock)")                                                     \
-    row(NODE, "node", "slabs and lists of one node of one cache (list lock)")                     \
-    row(PAGES, "pages", "page provider of one node")                                              \
-    row(META, "meta", "metadata allocator")                                                       \
-    row(STATS, "stats", "statistics readers of one cache")
+#define US_LOCK_CLASSES(row)                                                                  \
+    row(CONFIG, "config", "cache list and configuration of an allocator")                     \
+        row(CONTROL, "control", "a CPU's regions while they are closed")                      \
+            row(ALIEN, "alien", "one alien queue") row(SHARED, "shared", "one shared queue")  \
+                row(SLAB, "slab", "one slab (page lock)")                                     \
+                    row(NODE, "node", "slabs and lists of one node of one cache (list lock)") \
+                        row(PAGES, "pages", "page provider of one node")                      \
+                            row(META, "meta", "metadata allocator")                           \
+                                row(STATS, "stats", "statistics readers of one cache")
 
 enum us_lock_class {
 #define US_ROW(id, name, help) US_LOCK_##id,
@@ -43,13 +47,14 @@ enum us_lock_class {
 #undef US_ROW
         US_LOCK_NCLASSES
 };
+const char *us_lock_class_name(enum us_lock_class klass);
 
 /* A sleeping lock (futex) of 16 bytes that counts its use. The counts are written by the holder. */
 struct us_lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and awaited */
     uint8_t klass;
     uint8_t pad[3];
-    _Atomic uint32_t acquired;  /* relaxed, wraps; readers extend through machine totals */
+    _Atomic uint32_t acquired; /* relaxed, wraps; readers extend through machine totals */
     _Atomic uint32_t contended;
 };
 
@@ -63,10 +68,11 @@ enum us_mode {
 
 /* What the machine keeps for each CPU; one line for each group of writers. */
 struct us_cpu {
-    struct us_lock control;      /* class CONTROL */
+    struct us_lock control; /* class CONTROL */
     unsigned node, domain;
-    _Atomic uint32_t slot US_ALIGNED(US_LINE); /* the fallback's try-lock */
-    _Atomic int64_t in_flight US_ALIGNED(US_LINE);
+    _Atomic uint32_t slot US_ALIGNED(US_LINE);      /* the fallback's try-lock */
+    _Atomic uint64_t in_flight US_ALIGNED(US_LINE); /* low half: flights; high: byte locks taken */
+    _Atomic uint64_t byte_contended;
 } US_ALIGNED(US_LINE);
 
 struct us_domain {
@@ -77,14 +83,19 @@ struct us_domain {
 
 struct us_machine {
     unsigned ncpus, nnodes, ndomains; /* CPUs: all possible ones */
+    unsigned table_cpus;  /* entries of a region table: no CPU id can lie beyond, >= ncpus */
+    bool system_topology; /* nodes are the system's own: binding memory to them makes sense */
     unsigned page_shift;
     size_t page_size;
-    enum us_mode mode;       /* of ordinary caches: RSEQ, SLOT or MODEL */
-    struct us_cpu *cpu;      /* [ncpus] */
-    struct us_domain *domain; /* [ndomains] */
-    unsigned *domain_cpus;   /* CPUs ordered by domain, us_domain_cpu() */
-    _Atomic uint32_t gate;   /* 0 open, else number of those who shut it (flight.h) */
-    _Atomic uint64_t lock_acquired[US_LOCK_NCLASSES];  /* of locks that were destroyed */
+    enum us_mode mode;           /* of ordinary caches: RSEQ, SLOT or MODEL */
+    struct us_cpu *cpu;          /* [ncpus] */
+    struct us_domain *domain;    /* [ndomains] */
+    unsigned *domain_cpus;       /* CPUs ordered by domain, us_domain_cpu() */
+    _Atomic uint32_t gate;       /* 0 open, else number of those who shut it (flight.h) */
+    _Atomic uint32_t gate_turn;  /* lock of those who want to shut it */
+    _Atomic uint32_t gate_event; /* moves when a flight ends while the gate is shut */
+    _Atomic(void *) gate_owner;  /* thread that shut it */
+    _Atomic uint64_t lock_acquired[US_LOCK_NCLASSES]; /* of locks that were destroyed */
     _Atomic uint64_t lock_contended[US_LOCK_NCLASSES];
     _Atomic uint64_t clock_offset; /* advance() and trace time move the policy's clock */
     _Atomic int clock_manual;      /* 1: the clock is clock_offset alone */
@@ -93,7 +104,8 @@ struct us_machine {
 };
 
 /* Builds the machine; topology NULL = as the system describes it (native) or one CPU (model).
- * CPUs of the system that a declared topology lacks are folded modulo its CPUs.
+ * CPUs of the system that a declared topology lacks are added, with node and domain of the CPU they
+ * fold on modulo its CPUs: a native machine has at least the system's possible CPUs.
  * Single-CPU domains of one node are joined into one group. */
 struct us_machine *us_machine_create(const struct us_topology *topology, unsigned page_size,
                                      uint64_t seed, struct us_error *error);
@@ -121,11 +133,11 @@ static inline unsigned us_domain_cpu(const struct us_machine *m, unsigned domain
 
 /* ---- clock, chance --------------------------------------------------------------------- */
 
-uint64_t us_now(const struct us_machine *machine);            /* ns of the policy's clock */
-uint64_t us_clock_real(void);                                 /* ns, monotonic, for measuring */
+uint64_t us_now(const struct us_machine *machine); /* ns of the policy's clock */
+uint64_t us_clock_real(void);                      /* ns, monotonic, for measuring */
 void us_clock_advance(struct us_machine *machine, uint64_t delta_ns);
 void us_clock_set(struct us_machine *machine, uint64_t now_ns); /* makes it manual */
-uint64_t us_random(struct us_machine *machine);                /* seeded, thread-safe */
+uint64_t us_random(struct us_machine *machine);                 /* seeded, thread-safe */
 
 /* ---- locks ----------------------------------------------------------------------------- */
 
@@ -136,26 +148,43 @@ void us_lock_init(struct us_lock *lock, enum us_lock_class klass);
 void us_lock_retire(struct us_machine *machine, struct us_lock *lock);
 /* Takes the lock. False only when the flight is nested (a signal handler inside a slow path) and
  * the lock is busy: the caller then gives up what it was doing. */
-bool us_lock_take(struct us_flight *flight, struct us_lock *lock) __attribute__((warn_unused_result));
-bool us_lock_try(struct us_flight *flight, struct us_lock *lock) __attribute__((warn_unused_result));
+bool us_lock_take(struct us_flight *flight, struct us_lock *lock)
+    __attribute__((warn_unused_result));
+bool us_lock_try(struct us_flight *flight, struct us_lock *lock)
+    __attribute__((warn_unused_result));
 void us_lock_drop(struct us_flight *flight, struct us_lock *lock);
 /* One-byte lock in a slab descriptor; counted in the machine's totals by class. */
-bool us_bytelock_take(struct us_flight *flight, _Atomic uint8_t *lock) __attribute__((warn_unused_result));
-bool us_bytelock_try(struct us_flight *flight, _Atomic uint8_t *lock) __attribute__((warn_unused_result));
+bool us_bytelock_take(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
+bool us_bytelock_try(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
 void us_bytelock_drop(struct us_flight *flight, _Atomic uint8_t *lock);
+/* Counts of a class that no living lock holds: of retired ones and of byte locks. */
+void us_lock_totals(const struct us_machine *machine, enum us_lock_class klass, uint64_t *acquired,
+                    uint64_t *contended);
+/* Where a flight is NULL, the calling thread's innermost one is meant, if there is one. */
 
 /* ---- memory of the system (the only callers are memory/ and the machine itself) ---------- */
 
 void *us_os_reserve(size_t bytes, bool accessible, bool huge); /* NULL when refused; zeroed */
 void us_os_release(void *base, size_t bytes);
-bool us_os_commit(void *base, size_t bytes);   /* makes reserved pages accessible */
-void us_os_purge(void *base, size_t bytes);    /* contents become zero, memory goes back */
-void us_os_bind(void *base, size_t bytes, unsigned node); /* best effort */
+bool us_os_commit(void *base, size_t bytes); /* makes reserved pages accessible */
+void us_os_purge(void *base, size_t bytes);  /* contents become zero, memory goes back */
+/* Best effort; `node` is a node of the system's own topology (us_machine.system_topology). */
+void us_os_bind(void *base, size_t bytes, unsigned node);
 void us_os_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 
 /* These bytes are read or written by the policy (charged in the model, free natively). */
-US_INLINE void us_reads(const void *base, size_t bytes) { (void)base; (void)bytes; }
-US_INLINE void us_writes(const void *base, size_t bytes) { (void)base; (void)bytes; }
+US_INLINE void us_reads(const void *base, size_t bytes)
+{
+    (void)base;
+    (void)bytes;
+}
+US_INLINE void us_writes(const void *base, size_t bytes)
+{
+    (void)base;
+    (void)bytes;
+}
 
 /* What the build and the system offer: "rseq", "fallback: no rseq area", ... */
 const char *us_machine_mode_reason(void);

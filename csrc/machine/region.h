@@ -12,8 +12,10 @@
  * A list region is one line of words, each naming one descriptor (struct us_list). Head, count and
  * pops live in the descriptor: {head, count} is committed in one aligned 16-byte store, count being
  *
- *     63       32 31      0
- *     [ pops     | size    ]
+ *     63              20 19      0
+ *     [ pops : 44       | size : 20 ]
+ *
+ * Pops of a descriptor count from its installation; 2^44 of them take 19 hours of nothing else.
  *
  * The functions here are the C half of the pair; machine/native/ring_x86.h and list_x86.h hold the
  * restartable half, and tests/c/test_pair.c holds the two equal. They are also what shared and
@@ -24,23 +26,26 @@
 
 #include "machine/machine.h"
 
-#define US_SIZE_BITS 14
+#define US_SIZE_BITS  14
 #define US_HEAD_SHIFT 14
 #define US_POPS_SHIFT 28
-#define US_FIELD_MASK ((1ull << 14) - 1)
-#define US_RING_MAX (1u << 14) /* pointers */
-#define US_BATCH_MAX 64u       /* pointers copied inside one sequence */
-#define US_POP_DELTA ((1ull << US_POPS_SHIFT) - 1) /* one more pop, one less object */
-#define US_POPS_WRAP (1ull << (64 - US_POPS_SHIFT))
+#define US_FIELD_MASK ((1ull << US_SIZE_BITS) - 1)
+#define US_RING_MAX   ((1u << US_SIZE_BITS) - 2) /* pointers a ring may hold: fits the size field */
+#define US_BATCH_MAX  64u                        /* pointers copied inside one sequence */
+#define US_POP_DELTA  ((1ull << US_POPS_SHIFT) - 1) /* one more pop, one less object */
+#define US_POPS_WRAP  (1ull << (64 - US_POPS_SHIFT))
+#define US_LIST_SIZE_BITS 20
+#define US_LIST_MAX       ((1u << US_LIST_SIZE_BITS) - 1)   /* objects one descriptor may hold */
+#define US_LIST_POP_DELTA ((1ull << US_LIST_SIZE_BITS) - 1) /* one more pop, one less object */
 
 #define US_SEEN_TOUCHED (~0ull) /* equals no header: size would exceed every capacity */
 
 struct us_ring {
     _Atomic uint64_t header;
-    uint32_t mask;      /* slots - 1 */
-    uint32_t capacity;  /* pointers it may hold, <= mask + 1 */
-    uint64_t base;      /* first address of the CPU's node */
-    uint64_t length;    /* bytes of that node; 0 = takes nothing */
+    uint32_t mask;         /* slots - 1 */
+    uint32_t capacity;     /* pointers it may hold, <= mask + 1 */
+    uint64_t base;         /* first address of the CPU's node */
+    uint64_t length;       /* bytes of that node; 0 = takes nothing */
     _Atomic uint64_t seen; /* header at the last ageing visit; equal = untouched */
     uint64_t pad[3];
     void *object[]; /* at offset 64 */
@@ -48,9 +53,9 @@ struct us_ring {
 
 /* What happens to `seen` when an operation commits. */
 enum us_seen {
-    US_SEEN_KEEP,    /* nothing */
-    US_SEEN_COMMIT,  /* becomes the committed header: the ring counts as untouched */
-    US_SEEN_TOUCH,   /* becomes US_SEEN_TOUCHED: the ring counts as touched */
+    US_SEEN_KEEP,   /* nothing */
+    US_SEEN_COMMIT, /* becomes the committed header: the ring counts as untouched */
+    US_SEEN_TOUCH,  /* becomes US_SEEN_TOUCHED: the ring counts as touched */
 };
 
 struct us_list {
@@ -61,16 +66,22 @@ struct us_list {
 #define US_NWORDS 4
 struct us_words {
     struct us_list *word[US_NWORDS];
-    uint64_t base, length; /* node range of the CPU */
-    uint64_t pad[2];
+    uint64_t base, length;         /* node range of the CPU */
+    uint32_t installed[US_NWORDS]; /* objects of each word's descriptor when it was installed */
 } US_ALIGNED(US_LINE);
 
-US_INLINE uint32_t us_header_size(uint64_t h) { return (uint32_t)(h & US_FIELD_MASK); }
+US_INLINE uint32_t us_header_size(uint64_t h)
+{
+    return (uint32_t)(h & US_FIELD_MASK);
+}
 US_INLINE uint32_t us_header_head(uint64_t h)
 {
     return (uint32_t)((h >> US_HEAD_SHIFT) & US_FIELD_MASK);
 }
-US_INLINE uint64_t us_header_pops(uint64_t h) { return h >> US_POPS_SHIFT; }
+US_INLINE uint64_t us_header_pops(uint64_t h)
+{
+    return h >> US_POPS_SHIFT;
+}
 US_INLINE uint64_t us_header_make(uint64_t pops, uint32_t head, uint32_t size)
 {
     return (pops << US_POPS_SHIFT) | ((uint64_t)(head & US_FIELD_MASK) << US_HEAD_SHIFT) | size;
@@ -79,7 +90,10 @@ US_INLINE uint64_t us_ring_header(const struct us_ring *r)
 {
     return atomic_load_explicit(&((struct us_ring *)r)->header, memory_order_relaxed);
 }
-US_INLINE uint32_t us_ring_size(const struct us_ring *r) { return us_header_size(us_ring_header(r)); }
+US_INLINE uint32_t us_ring_size(const struct us_ring *r)
+{
+    return us_header_size(us_ring_header(r));
+}
 US_INLINE bool us_ring_touched(const struct us_ring *r)
 {
     return atomic_load_explicit(&((struct us_ring *)r)->seen, memory_order_relaxed) !=
@@ -100,23 +114,34 @@ static inline size_t us_ring_bytes(uint32_t capacity)
 void us_ring_init(struct us_ring *r, uint32_t capacity, uint64_t base, uint64_t length);
 
 /* Plain operations; the caller owns the ring. Batches may be of any size here. */
-bool us_ring_pop_c(struct us_ring *r, void **out);            /* hottest; false = empty */
-bool us_ring_push_c(struct us_ring *r, void *object);         /* false = full or foreign */
+bool us_ring_pop_c(struct us_ring *r, void **out);    /* hottest; false = empty */
+bool us_ring_push_c(struct us_ring *r, void *object); /* false = full or foreign */
 /* Up to n hottest, out[0] the hottest; counted as pops. */
 unsigned us_ring_pop_batch_c(struct us_ring *r, void **out, unsigned n);
 /* Up to n hottest moved away in ring order, out[0] the deepest; not counted as pops. */
 unsigned us_ring_take_top_c(struct us_ring *r, void **out, unsigned n, enum us_seen seen);
 /* Up to n oldest, out[0] the oldest; not counted as pops. */
 unsigned us_ring_take_oldest_c(struct us_ring *r, void **out, unsigned n, enum us_seen seen);
-/* As many of in[0..n) as there is room for, in[0] deepest: in[n-1] becomes the hottest. When not all
- * fit, the last ones (hottest) are the ones pushed: returns how many; the first n - result remain
- * with the caller. */
+/* As many of in[0..n) as there is room for, in[0] deepest: in[n-1] becomes the hottest. When not
+ * all fit, the last ones (hottest) are the ones pushed: returns how many; the first n - result
+ * remain with the caller. */
 unsigned us_ring_add_c(struct us_ring *r, void *const *in, unsigned n, enum us_seen seen);
 
 bool us_list_pop_c(struct us_list *l, ptrdiff_t link, void **out);
 void us_list_push_c(struct us_list *l, ptrdiff_t link, void *object);
-US_INLINE uint32_t us_list_size(uint64_t count) { return (uint32_t)count; }
-US_INLINE uint32_t us_list_pops(uint64_t count) { return (uint32_t)(count >> 32); }
+US_INLINE uint32_t us_list_size(uint64_t count)
+{
+    return (uint32_t)(count & US_LIST_MAX);
+}
+US_INLINE uint64_t us_list_pops(uint64_t count)
+{
+    return count >> US_LIST_SIZE_BITS;
+}
+void us_words_init(struct us_words *r, uint64_t base, uint64_t length); /* every word closed */
+/* Plain detach and install of one word; NULL = nothing there, false = the word is taken. Installing
+ * makes the descriptor's pops begin at 0. */
+struct us_list *us_words_detach_c(struct us_words *r, unsigned w);
+bool us_words_install_c(struct us_words *r, unsigned w, struct us_list *list);
 
 /* Constant closed regions: empty, full, node length 0. */
 extern const struct us_ring us_closed_ring;

@@ -1,0 +1,206 @@
+/* machine.c - what both machines share: creation, clock, chance, lock ranks, errors. */
+#include "machine/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors -----------------------------------------------------------------------------------
+ */
+
+_Noreturn void us_fatal(const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    fputs("unislab: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+    abort();
+}
+
+enum us_status us_fail(struct us_error *error, enum us_status status, const char *format, ...)
+{
+    va_list list;
+
+    if (error == NULL)
+        return status;
+    memset(error, 0, sizeof *error);
+    error->status = status;
+    va_start(list, format);
+    vsnprintf(error->text, sizeof error->text, format, list);
+    va_end(list);
+    return status;
+}
+
+/* ---- creation ---------------------------------------------------------------------------------
+ */
+
+struct us_machine *us_machine_new(const struct us_topology *t, unsigned ncpus, unsigned table_cpus,
+                                  size_t page_size, uint64_t seed, struct us_error *error)
+{
+    struct us_machine *m = calloc(1, sizeof *m);
+
+    if (m == NULL)
+        goto nomem;
+    m->ncpus = ncpus;
+    m->table_cpus = table_cpus;
+    m->page_size = page_size;
+    m->page_shift = (unsigned)__builtin_ctzll(page_size);
+    atomic_store(&m->seed, seed);
+    m->cpu = aligned_alloc(US_LINE, ncpus * sizeof *m->cpu);
+    if (m->cpu == NULL)
+        goto nomem;
+    memset((void *)m->cpu, 0, ncpus * sizeof *m->cpu);
+    for (unsigned i = 0; i < ncpus; i++)
+        us_lock_init(&m->cpu[i].control, US_LOCK_CONTROL);
+    if (!us_topology_apply(m, t))
+        goto nomem;
+    return m;
+nomem:
+    us_fail(error, US_ENOMEM, "no memory for a machine of %u CPUs", ncpus);
+    us_machine_destroy(m);
+    return NULL;
+}
+
+void us_machine_destroy(struct us_machine *m)
+{
+    if (m == NULL)
+        return;
+    free(m->cpu);
+    free(m->domain);
+    free(m->domain_cpus);
+    free(m);
+}
+
+/* ---- clock, chance ----------------------------------------------------------------------------
+ */
+
+uint64_t us_now(const struct us_machine *m)
+{
+    uint64_t offset = atomic_load_explicit(&m->clock_offset, memory_order_relaxed);
+
+    if (atomic_load_explicit(&m->clock_manual, memory_order_relaxed))
+        return offset;
+    return us_clock_real() + offset;
+}
+
+void us_clock_advance(struct us_machine *m, uint64_t delta_ns)
+{
+    atomic_fetch_add_explicit(&m->clock_offset, delta_ns, memory_order_relaxed);
+}
+
+void us_clock_set(struct us_machine *m, uint64_t now_ns)
+{
+    atomic_store_explicit(&m->clock_offset, now_ns, memory_order_relaxed);
+    atomic_store_explicit(&m->clock_manual, 1, memory_order_relaxed);
+}
+
+/* splitmix64: the state is a counter, so that threads need one atomic addition. */
+uint64_t us_random(struct us_machine *m)
+{
+    const uint64_t step = 0x9e3779b97f4a7c15ull;
+    uint64_t z = atomic_fetch_add_explicit(&m->seed, step, memory_order_relaxed) + step;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* ---- lock classes -----------------------------------------------------------------------------
+ */
+
+const char *us_lock_class_name(enum us_lock_class klass)
+{
+    static const char *const name[] = {
+#define US_ROW(id, name, help) name,
+        US_LOCK_CLASSES(US_ROW)
+#undef US_ROW
+    };
+    return (unsigned)klass < US_LOCK_NCLASSES ? name[klass] : "unknown";
+}
+
+void us_lock_init(struct us_lock *lock, enum us_lock_class klass)
+{
+    memset((void *)lock, 0, sizeof *lock);
+    lock->klass = (uint8_t)klass;
+}
+
+void us_lock_retire(struct us_machine *m, struct us_lock *lock)
+{
+    uint32_t acquired = atomic_exchange_explicit(&lock->acquired, 0, memory_order_relaxed);
+    uint32_t contended = atomic_exchange_explicit(&lock->contended, 0, memory_order_relaxed);
+
+    atomic_fetch_add_explicit(&m->lock_acquired[lock->klass], acquired, memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->lock_contended[lock->klass], contended, memory_order_relaxed);
+}
+
+void us_lock_totals(const struct us_machine *m, enum us_lock_class klass, uint64_t *acquired,
+                    uint64_t *contended)
+{
+    *acquired = atomic_load_explicit(&m->lock_acquired[klass], memory_order_relaxed);
+    *contended = atomic_load_explicit(&m->lock_contended[klass], memory_order_relaxed);
+    for (unsigned i = 0; i < m->ncpus; i++) {
+        const struct us_cpu *c = &m->cpu[i];
+
+        if (klass == US_LOCK_SLAB) {
+            *acquired += atomic_load_explicit(&c->in_flight, memory_order_relaxed) >> 32;
+            *contended += atomic_load_explicit(&c->byte_contended, memory_order_relaxed);
+        } else if (klass == US_LOCK_CONTROL) {
+            *acquired += atomic_load_explicit(&c->control.acquired, memory_order_relaxed);
+            *contended += atomic_load_explicit(&c->control.contended, memory_order_relaxed);
+        }
+    }
+}
+
+/* ---- what the thread does ---------------------------------------------------------------------
+ */
+
+struct us_thread *us_thread(void)
+{
+    static _Thread_local struct us_thread thread;
+
+    return &thread;
+}
+
+struct us_flight *us_flight_current(void)
+{
+    return us_thread()->flight;
+}
+
+#ifdef US_CHECK
+/* An attempt (ordered = false) cannot deadlock and may go against the order. A signal handler
+ * finishes between any two steps here and leaves the stack as it was. */
+void us_rank_take(enum us_lock_class klass, bool ordered)
+{
+    struct us_thread *t = us_thread();
+
+    for (unsigned i = 0; ordered && i < t->nheld; i++)
+        if (t->held[i] >= klass)
+            us_fatal("lock order: %s was taken while %s is held, which comes %s",
+                     us_lock_class_name(klass), us_lock_class_name(t->held[i]),
+                     t->held[i] == klass ? "at the same place" : "after it");
+    if (t->nheld == sizeof t->held)
+        us_fatal("lock order: more than %zu locks held at once", sizeof t->held);
+    t->nheld++;
+    atomic_signal_fence(memory_order_seq_cst);
+    t->held[t->nheld - 1] = (uint8_t)klass;
+}
+
+void us_rank_drop(enum us_lock_class klass)
+{
+    struct us_thread *t = us_thread();
+    unsigned i = t->nheld;
+
+    while (i > 0 && t->held[i - 1] != klass)
+        i--;
+    if (i == 0)
+        us_fatal("lock order: %s was dropped by a thread that does not hold it",
+                 us_lock_class_name(klass));
+    for (; i < t->nheld; i++)
+        t->held[i - 1] = t->held[i];
+    atomic_signal_fence(memory_order_seq_cst);
+    t->nheld--;
+}
+#endif

@@ -1,0 +1,54 @@
+/* fast.h - the fast templates of a modelled machine (see local.h): nothing else runs. */
+#ifndef US_FAST_H
+#define US_FAST_H
+
+US_INLINE void *us_model_region(const struct us_local *l)
+{
+    return l->table[l->machine->current_cpu];
+}
+
+/* The pop that would carry the count of pops beyond its width takes the slow path. */
+US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode, void **out)
+{
+    struct us_ring *r;
+
+    if (mode != US_MODE_MODEL)
+        return US_LOCAL_MISS;
+    r = us_model_region(l);
+    return (enum us_local_result)(us_header_pops(us_ring_header(r)) != US_POPS_WRAP - 1 &&
+                                  us_ring_pop_c(r, out));
+}
+
+US_INLINE enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void *object)
+{
+    return (enum us_local_result)(mode == US_MODE_MODEL &&
+                                  us_ring_push_c(us_model_region(l), object));
+}
+
+US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode, unsigned w,
+                                                ptrdiff_t link, void **out)
+{
+    struct us_words *r;
+
+    if (mode != US_MODE_MODEL)
+        return US_LOCAL_MISS;
+    r = us_model_region(l);
+    return (enum us_local_result)us_list_pop_c(r->word[w], link, out);
+}
+
+US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mode mode, unsigned w,
+                                                 ptrdiff_t link, struct us_list *owner,
+                                                 void *object)
+{
+    struct us_words *r;
+
+    if (mode != US_MODE_MODEL)
+        return US_LOCAL_MISS;
+    r = us_model_region(l);
+    if (r->word[w] != owner)
+        return US_LOCAL_MISS;
+    us_list_push_c(owner, link, object);
+    return US_LOCAL_OK;
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* flight.c - slow paths in flight and the gate, between real threads.
+ *
+ * Who enters counts itself in and then looks at the gate; who shuts the gate writes it and then
+ * looks at the counts. Both are sequentially consistent, so one of them sees the other. A count is
+ * kept for each CPU, and left where it was entered whatever CPU the thread is on by then.
+ *
+ * The mark of a thread is its innermost flight (us_thread()->flight), or a slot lock of the
+ * fallback that it holds. Whoever enters with the mark set interrupted the one who set it. */
+#include "machine/backend.h"
+#include "machine/native/futex.h"
+#include "machine/native/rseq.h"
+
+static uint32_t flights(const struct us_cpu *cpu)
+{
+    return (uint32_t)atomic_load(&cpu->in_flight);
+}
+
+/* Ends the count, and with the same addition tells how many byte locks were taken. */
+static void count_out(struct us_flight *f, uint64_t flight)
+{
+    struct us_machine *m = f->machine;
+    uint64_t change = ((uint64_t)f->byte_locks << 32) - flight;
+
+    f->byte_locks = 0;
+    if (change != 0)
+        atomic_fetch_add(&m->cpu[f->counted_cpu].in_flight, change);
+    if (US_UNLIKELY(atomic_load(&m->gate) != 0)) {
+        atomic_fetch_add(&m->gate_event, 1);
+        us_futex_wake(&m->gate_event, INT_MAX);
+    }
+}
+
+/* Passes the gate; while it is shut, waits holding nothing. */
+static void count_in(struct us_flight *f)
+{
+    struct us_machine *m = f->machine;
+    uint32_t shut;
+
+    for (;;) {
+        f->counted_cpu = us_cpu_now(m);
+        atomic_fetch_add(&m->cpu[f->counted_cpu].in_flight, 1);
+        if (US_LIKELY(atomic_load(&m->gate) == 0))
+            return;
+        count_out(f, 1);
+        while ((shut = atomic_load(&m->gate)) != 0)
+            us_futex_wait(&m->gate, shut);
+    }
+}
+
+void us_flight_enter(struct us_machine *m, struct us_flight *f)
+{
+    struct us_thread *t = us_thread();
+
+    *f = (struct us_flight){.machine = m, .outer = t->flight};
+    f->nested = t->flight != NULL || t->slots != 0;
+    t->flight = f;
+    atomic_signal_fence(memory_order_seq_cst);
+    if (US_LIKELY(!f->nested))
+        count_in(f);
+    else
+        f->counted_cpu = us_cpu_now(m);
+}
+
+void us_flight_leave(struct us_flight *f)
+{
+    struct us_thread *t = us_thread();
+
+    if (US_UNLIKELY(t->flight != f))
+        us_fatal("a slow path ended that is not the thread's innermost");
+    count_out(f, f->nested ? 0 : 1);
+    atomic_signal_fence(memory_order_seq_cst);
+    t->flight = f->outer;
+}
+
+/* A nested flight goes on: what it interrupted is still there. So does the one that shut the gate.
+ */
+void us_flight_suspend(struct us_flight *f)
+{
+    if (f->nested || f->gate)
+        return;
+#ifdef US_CHECK
+    if (us_thread()->nheld != 0)
+        us_fatal("a slow path was suspended while it holds %s",
+                 us_lock_class_name(us_thread()->held[0]));
+#endif
+    us_flight_leave(f);
+}
+
+void us_flight_resume(struct us_flight *f)
+{
+    if (!f->nested && !f->gate)
+        us_flight_enter(f->machine, f);
+}
+
+/* ---- the gate ---------------------------------------------------------------------------------
+ */
+
+static void refuse_to_wait_for_oneself(const struct us_machine *m, const struct us_thread *t)
+{
+    unsigned depth = 0;
+
+    for (const struct us_flight *f = t->flight; f != NULL; f = f->outer)
+        depth++;
+    if (depth != t->gates || t->slots != 0)
+        us_fatal("the gate was to be shut by a thread that is inside a slow path itself "
+                 "(a signal handler must not ask for exact statistics, validate, resize, destroy "
+                 "or fork)");
+    if (atomic_load(&m->gate) != 0 && m->gate_owner == t)
+        us_fatal("the gate was to be shut by the thread that shut it already");
+}
+
+void us_gate_shut(struct us_machine *m, struct us_flight *f)
+{
+    struct us_thread *t = us_thread();
+
+    refuse_to_wait_for_oneself(m, t);
+    *f = (struct us_flight){.machine = m, .outer = t->flight, .gate = true};
+    t->flight = f;
+    t->gates++;
+    atomic_signal_fence(memory_order_seq_cst);
+    us_word_lock(&m->gate_turn);
+    m->gate_owner = t;
+    f->counted_cpu = us_cpu_now(m);
+    atomic_store(&m->gate, 1);
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
+        for (;;) {
+            uint32_t event = atomic_load(&m->gate_event);
+
+            if (flights(&m->cpu[cpu]) == 0)
+                break;
+            us_futex_wait(&m->gate_event, event);
+        }
+    }
+}
+
+void us_gate_open(struct us_flight *f)
+{
+    struct us_machine *m = f->machine;
+    struct us_thread *t = us_thread();
+
+    if (!f->gate || t->flight != f)
+        us_fatal("the gate was opened by another flight than the one that shut it");
+    m->gate_owner = NULL;
+    atomic_store(&m->gate, 0);
+    us_futex_wake(&m->gate, INT_MAX);
+    us_word_unlock(&m->gate_turn);
+    count_out(f, 0);
+    atomic_signal_fence(memory_order_seq_cst);
+    t->gates--;
+    t->flight = f->outer;
+}
+
+void us_gate_after_fork_child(struct us_machine *m)
+{
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
+        struct us_cpu *c = &m->cpu[cpu];
+
+        atomic_fetch_and(&c->in_flight, ~0xffffffffull); /* flights of threads that are not here */
+        atomic_store(&c->slot, 0);
+        atomic_store(&c->control.word, 0);
+    }
+    atomic_store(&m->gate_turn, m->gate_owner != NULL ? 1 : 0);
+    if (m->mode == US_MODE_RSEQ)
+        us_rseq_register_fences_again();
+}

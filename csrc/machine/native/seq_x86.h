@@ -1,0 +1,87 @@
+/* seq_x86.h - the frame of a restartable sequence on x86-64.
+ *
+ *     5:  descriptor address -> rseq_cs      (again after each abort)
+ *     1:  loads, tests, copies               (from here the kernel restarts us)
+ *         one committing store
+ *     2:
+ *     4:  abort, out of line: one try less, back to 5 or give up
+ *
+ * The thread's area is reached through %fs and one offset that all threads share, so a sequence
+ * needs no thread-local storage of its own. CPU ids are sign-extended: a thread that is not
+ * registered (-1, -2) finds the closed region below the table. The id and the table's entry are
+ * read inside.
+ *
+ * The fast forms are `asm goto`: a test jumps straight to the caller's slow path. Their register
+ * outputs are used only where the sequence fell through, and success is an int result: gcc 12 makes
+ * garbage of a pointer that is an output on one way and NULL on the other.
+ *
+ * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence +
+ * place], when positive, spins that often (so that preemption strikes there), and when negative
+ * traps, so that a signal is delivered exactly there. */
+#ifndef US_SEQ_X86_H
+#define US_SEQ_X86_H
+
+#include "machine/native/rseq.h"
+
+#define US_SEQ_TRIES 8 /* aborts in a row before the slow path is taken (debuggers step for ever) \
+                        */
+
+/* Sequences, as numbers that the assembler can read. */
+#define US_SEQ_POP         0
+#define US_SEQ_PUSH        1
+#define US_SEQ_TAKE_HOT    2
+#define US_SEQ_TAKE_OLDEST 3
+#define US_SEQ_ADD         4
+#define US_SEQ_LIST_POP    5
+#define US_SEQ_LIST_PUSH   6
+#define US_SEQ_DETACH      7
+#define US_SEQ_INSTALL     8
+#define US_SEQ_COUNT       9
+#define US_SEQ_BEGUN       0 /* places: before the id is read, */
+#define US_SEQ_LOADED      1 /* with the region at hand, */
+#define US_SEQ_READY       2 /* before the committing store */
+
+#define US_SEQ_TEXT_(x) #x
+#define US_SEQ_TEXT(x)  US_SEQ_TEXT_(x)
+
+#ifdef US_TESTING
+extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidden")));
+#define US_SEQ_AT(sequence, place)                                        \
+    "movl us_inject + 12 * " US_SEQ_TEXT(sequence) " + 4 * " US_SEQ_TEXT( \
+        place) "(%%rip), %%r11d\n\t"                                      \
+               "testl %%r11d, %%r11d\n\t"                                 \
+               "jz 93f\n\t"                                               \
+               "js 92f\n"                                                 \
+               "91:\tdecl %%r11d\n\t"                                     \
+               "jnz 91b\n\t"                                              \
+               "jmp 93f\n"                                                \
+               "92:\tint3\n"                                              \
+               "93:\n\t"
+#define US_SEQ_CLOBBERS "rax", "rcx", "r11", "memory", "cc"
+#else
+#define US_SEQ_AT(sequence, place) ""
+#define US_SEQ_CLOBBERS            "rax", "rcx", "memory", "cc"
+#endif
+
+/* Operands: [area] offset of the rseq area, [tries] counter. The signature stands before the abort
+ * address, behind the opcode of an undefined instruction, so that it disassembles. */
+#define US_SEQ_BEGIN(give_up)                 \
+    ".pushsection __rseq_cs, \"aw\"\n\t"      \
+    ".balign 32\n"                            \
+    "3:\t.long 0, 0\n\t"                      \
+    ".quad 1f, 2f - 1f, 4f\n\t"               \
+    ".popsection\n\t"                         \
+    ".pushsection .text.unlikely, \"ax\"\n\t" \
+    ".byte 0x0f, 0xb9, 0x3d\n\t"              \
+    ".long 0x53053053\n"                      \
+    "4:\tdecl %[tries]\n\t"                   \
+    "jnz 5f\n\t"                              \
+    "jmp " give_up "\n\t"                     \
+    ".popsection\n"                           \
+    "5:\tleaq 3b(%%rip), %%rax\n\t"           \
+    "movq %%rax, %%fs:8(%[area])\n"           \
+    "1:\n\t"
+
+#define US_SEQ_COMMITTED "2:\n\t"
+
+#endif

@@ -1,0 +1,179 @@
+/* region.c - plain-C operations on rings and lists, and the constant closed regions. */
+#include "machine/region.h"
+
+#include <assert.h>
+#include <string.h>
+
+const struct us_ring us_closed_ring US_ALIGNED(US_LINE) = {.seen = US_SEEN_TOUCHED};
+struct us_list us_closed_list;
+const struct us_words us_closed_words = {
+    .word = {&us_closed_list, &us_closed_list, &us_closed_list, &us_closed_list},
+};
+
+_Static_assert(offsetof(struct us_ring, object) == US_LINE, "objects begin on a line");
+_Static_assert(sizeof(struct us_words) == US_LINE, "a list region is one line");
+_Static_assert(US_NWORDS == 4, "us_closed_words names them all");
+
+/* ---- rings ------------------------------------------------------------------------------------
+ */
+
+void us_ring_init(struct us_ring *r, uint32_t capacity, uint64_t base, uint64_t length)
+{
+    assert(capacity <= US_RING_MAX);
+    memset(r, 0, sizeof *r);
+    r->mask = us_ring_slots(capacity) - 1;
+    r->capacity = capacity;
+    r->base = base;
+    r->length = length;
+    atomic_store_explicit(&r->seen, US_SEEN_TOUCHED, memory_order_relaxed);
+}
+
+static inline unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* The committing store. Objects written before it are visible to who takes the CPU over. */
+static inline void commit(struct us_ring *r, uint64_t header, enum us_seen seen)
+{
+    if (seen != US_SEEN_KEEP)
+        atomic_store_explicit(&r->seen, seen == US_SEEN_COMMIT ? header : US_SEEN_TOUCHED,
+                              memory_order_relaxed);
+    atomic_store_explicit(&r->header, header, memory_order_release);
+}
+
+bool us_ring_pop_c(struct us_ring *r, void **out)
+{
+    return us_ring_pop_batch_c(r, out, 1) == 1;
+}
+
+bool us_ring_push_c(struct us_ring *r, void *object)
+{
+    uint64_t h = us_ring_header(r);
+    uint32_t size = us_header_size(h);
+
+    if ((uint64_t)(uintptr_t)object - r->base >= r->length || size >= r->capacity)
+        return false;
+    r->object[(us_header_head(h) + size) & r->mask] = object;
+    commit(r, h + 1, US_SEEN_KEEP);
+    return true;
+}
+
+unsigned us_ring_pop_batch_c(struct us_ring *r, void **out, unsigned n)
+{
+    uint64_t h = us_ring_header(r);
+    uint32_t size = us_header_size(h), top = us_header_head(h) + size - 1;
+
+    n = least(n, size);
+    if (n == 0)
+        return 0;
+    for (unsigned i = 0; i < n; i++)
+        out[i] = r->object[(top - i) & r->mask];
+    commit(r, h + n * US_POP_DELTA, US_SEEN_KEEP);
+    return n;
+}
+
+unsigned us_ring_take_top_c(struct us_ring *r, void **out, unsigned n, enum us_seen seen)
+{
+    uint64_t h = us_ring_header(r);
+    uint32_t size = us_header_size(h), first;
+
+    n = least(n, size);
+    if (n == 0)
+        return 0;
+    first = us_header_head(h) + size - n;
+    for (unsigned i = 0; i < n; i++)
+        out[i] = r->object[(first + i) & r->mask];
+    commit(r, h - n, seen);
+    return n;
+}
+
+unsigned us_ring_take_oldest_c(struct us_ring *r, void **out, unsigned n, enum us_seen seen)
+{
+    uint64_t h = us_ring_header(r);
+    uint32_t size = us_header_size(h), head = us_header_head(h);
+
+    n = least(n, size);
+    if (n == 0)
+        return 0;
+    for (unsigned i = 0; i < n; i++)
+        out[i] = r->object[(head + i) & r->mask];
+    commit(r, us_header_make(us_header_pops(h), head + n, size - n), seen);
+    return n;
+}
+
+unsigned us_ring_add_c(struct us_ring *r, void *const *in, unsigned n, enum us_seen seen)
+{
+    uint64_t h = us_ring_header(r);
+    uint32_t size = us_header_size(h), end = us_header_head(h) + size;
+    unsigned added = least(n, size < r->capacity ? r->capacity - size : 0);
+
+    if (added == 0)
+        return 0;
+    in += n - added;
+    for (unsigned i = 0; i < added; i++)
+        r->object[(end + i) & r->mask] = in[i];
+    commit(r, h + added, seen);
+    return added;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------
+ */
+
+/* Words and descriptors are plain fields, so that they can lie in any struct; readers of other CPUs
+ * look at them while they change. */
+static inline void set_count(struct us_list *l, uint64_t count)
+{
+    __atomic_store_n(&l->count, count, __ATOMIC_RELAXED);
+}
+
+static inline void **link_of(void *object, ptrdiff_t link)
+{
+    return (void **)((char *)object + link);
+}
+
+bool us_list_pop_c(struct us_list *l, ptrdiff_t link, void **out)
+{
+    void *object = l->head;
+
+    if (object == NULL)
+        return false;
+    l->head = *link_of(object, link);
+    set_count(l, l->count + US_LIST_POP_DELTA);
+    *out = object;
+    return true;
+}
+
+void us_list_push_c(struct us_list *l, ptrdiff_t link, void *object)
+{
+    *link_of(object, link) = l->head;
+    l->head = object;
+    set_count(l, l->count + 1);
+}
+
+void us_words_init(struct us_words *r, uint64_t base, uint64_t length)
+{
+    *r = us_closed_words;
+    r->base = base;
+    r->length = length;
+}
+
+struct us_list *us_words_detach_c(struct us_words *r, unsigned w)
+{
+    struct us_list *list = r->word[w];
+
+    if (list == &us_closed_list)
+        return NULL;
+    __atomic_store_n(&r->word[w], &us_closed_list, __ATOMIC_RELEASE);
+    return list;
+}
+
+bool us_words_install_c(struct us_words *r, unsigned w, struct us_list *list)
+{
+    if (r == &us_closed_words || r->word[w] != &us_closed_list)
+        return false;
+    set_count(list, us_list_size(list->count));
+    __atomic_store_n(&r->installed[w], us_list_size(list->count), __ATOMIC_RELAXED);
+    __atomic_store_n(&r->word[w], list, __ATOMIC_RELEASE);
+    return true;
+}

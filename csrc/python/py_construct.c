@@ -1,0 +1,141 @@
+/* py_construct.c - constructors that are Python callables.
+ *
+ * The core calls a constructor once for each object of a new slab, while the allocation that needed
+ * the slab waits. It cannot fail there, so an exception is kept and the allocation raises it
+ * afterwards. An object whose constructor raised is remembered and constructed again before it is
+ * handed out: nobody ever gets one that is not constructed. The GIL is held throughout.
+ */
+#include "python/py_unislab.h"
+
+/* The allocation under way on this thread, for its constructor calls. */
+struct construction {
+    struct us_py_cache *cache;
+    PyObject *type, *value, *traceback; /* first exception, or NULL */
+    struct construction *outer;
+};
+
+static _Thread_local struct construction *current;
+
+/* Remembers or forgets that the object at an address is not constructed. */
+static int mark(struct us_py_record *record, void *object, bool failed)
+{
+    if (!failed && !record->failed)
+        return 0;
+    if (!record->failed && !(record->failed = PySet_New(NULL)))
+        return -1;
+    PyObject *address = PyLong_FromVoidPtr(object);
+    if (!address)
+        return -1;
+    int result = failed ? PySet_Add(record->failed, address)
+                        : PySet_Discard(record->failed, address);
+    Py_DECREF(address);
+    return result < 0 ? -1 : 0;
+}
+
+static int is_marked(struct us_py_record *record, void *object)
+{
+    if (!record->failed || PySet_GET_SIZE(record->failed) == 0)
+        return 0;
+    PyObject *address = PyLong_FromVoidPtr(object);
+    if (!address)
+        return -1;
+    int found = PySet_Contains(record->failed, address);
+    Py_DECREF(address);
+    return found;
+}
+
+/* Calls the callable with a view that ends with the call; -1 with an exception. */
+static int call_with_view(PyObject *callable, PyObject *view)
+{
+    if (Py_EnterRecursiveCall(" in the constructor of a cache"))
+        return -1;
+    us_py_constructing++;
+    PyObject *result = PyObject_CallOneArg(callable, view);
+    us_py_constructing--;
+    Py_LeaveRecursiveCall();
+    if (!result)
+        return -1;
+    Py_DECREF(result);
+    result = PyObject_CallMethod(view, "release", NULL);
+    if (!result)
+        return -1;
+    Py_DECREF(result);
+    return 0;
+}
+
+static int construct(struct us_py_cache *cache, void *object)
+{
+    PyObject *lent = us_py_object_new(cache, object, false);
+    PyObject *view = lent ? PyMemoryView_FromObject(lent) : NULL;
+    PyObject *callable = Py_XNewRef(cache->record->constructor);
+    int result = view ? 0 : -1;
+    if (view && callable)
+        result = call_with_view(callable, view);
+    if (lent)
+        us_py_object_end_loan(lent);
+    Py_XDECREF(callable);
+    Py_XDECREF(view);
+    Py_XDECREF(lent);
+    return result;
+}
+
+/* Keeps the exception that is set, if it is the first. */
+static void keep_exception(struct construction *c)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!c->type) {
+        c->type = type, c->value = value, c->traceback = traceback;
+        return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
+void us_py_constructor(void *object, void *arg)
+{
+    struct us_py_record *record = arg;
+    struct construction *c = current;
+    if (!c || c->cache->record != record)
+        return; /* only allocations through the handle make slabs of such a cache */
+    if (mark(record, object, false) < 0 || construct(c->cache, object) < 0) {
+        keep_exception(c);
+        if (mark(record, object, true) < 0)
+            keep_exception(c);
+    }
+}
+
+/* True when the object may be handed out; else an exception is set. */
+static bool finish(struct us_py_cache *self, void *object)
+{
+    int marked = is_marked(self->record, object);
+    if (marked <= 0)
+        return marked == 0;
+    if (construct(self, object) < 0)
+        return false;
+    return mark(self->record, object, false) == 0;
+}
+
+void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node)
+{
+    struct construction c = {.cache = self, .outer = current};
+    current = &c;
+    void *object = us_cache_alloc_node(self->core, flags, node);
+    current = c.outer;
+    if (c.type) {
+        if (object)
+            us_cache_free(self->core, object);
+        PyErr_Restore(c.type, c.value, c.traceback);
+        return NULL;
+    }
+    if (!object) {
+        us_py_raise_failure(self->allocator->state, self->core, self->size);
+        return NULL;
+    }
+    if (!finish(self, object)) {
+        us_cache_free(self->core, object);
+        return NULL;
+    }
+    return object;
+}

@@ -1,0 +1,118 @@
+/* py_life.c - entering, leaving and ending: nothing is destroyed under a call that works on it. */
+#include "python/py_unislab.h"
+
+#include <time.h>
+
+_Thread_local unsigned us_py_constructing;
+
+/* Lets other threads run for a moment: those inside, or the one that ends. */
+static void give_way(void)
+{
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+/* Pins; false with an exception when it has ended. */
+static bool enter(struct us_py_call *call, struct us_py_life *life, const char *what)
+{
+    for (;;) {
+        atomic_fetch_add(&life->pins, 1);
+        if (!atomic_load(&life->ending)) {
+            if (!atomic_load(&life->ended))
+                break;
+            atomic_fetch_sub(&life->pins, 1);
+            PyErr_Format(PyExc_RuntimeError, "%s; make a new one", what);
+            return false;
+        }
+        atomic_fetch_sub(&life->pins, 1);
+        if (us_py_constructing) { /* the other thread may be waiting for this very call */
+            PyErr_SetString(PyExc_RuntimeError,
+                            "another thread is closing the allocator or destroying the cache that a "
+                            "constructor wants to use");
+            return false;
+        }
+        give_way();
+    }
+    call->life = life;
+    call->saved = NULL;
+    return true;
+}
+
+static void begin_section(struct us_py_call *call, PyObject *allocator)
+{
+#if defined(US_MODEL) && defined(Py_GIL_DISABLED)
+    PyCriticalSection_Begin(&call->section, allocator);
+#else
+    (void)call, (void)allocator;
+#endif
+}
+
+struct us_allocator *us_py_enter_allocator(struct us_py_call *call, struct us_py_allocator *self)
+{
+    if (!enter(call, &self->life, "this allocator is closed"))
+        return NULL;
+    begin_section(call, (PyObject *)self);
+    return self->core;
+}
+
+struct us_cache *us_py_enter_cache(struct us_py_call *call, struct us_py_cache *self)
+{
+    if (!enter(call, &self->life, "this cache was destroyed, or its allocator closed"))
+        return NULL;
+    begin_section(call, (PyObject *)self->allocator);
+    return self->core;
+}
+
+void us_py_leave(struct us_py_call *call)
+{
+#if defined(US_MODEL) && defined(Py_GIL_DISABLED)
+    PyCriticalSection_End(&call->section);
+#endif
+    atomic_fetch_sub(&call->life->pins, 1);
+}
+
+void us_py_release(struct us_py_call *call)
+{
+#ifdef US_MODEL
+    (void)call;
+#else
+    call->saved = PyEval_SaveThread();
+#endif
+}
+
+void us_py_acquire(struct us_py_call *call)
+{
+#ifdef US_MODEL
+    (void)call;
+#else
+    PyEval_RestoreThread(call->saved);
+#endif
+}
+
+bool us_py_end_begin(struct us_py_life *life, const char *what)
+{
+    if (us_py_constructing) {
+        PyErr_Format(PyExc_RuntimeError, "a constructor cannot %s: an allocation is under way", what);
+        return false;
+    }
+    int nobody = 0;
+    while (!atomic_compare_exchange_strong(&life->ending, &nobody, 1)) {
+        give_way();
+        nobody = 0;
+    }
+    if (atomic_load(&life->ended)) {
+        atomic_store(&life->ending, 0);
+        return false;
+    }
+    while (atomic_load(&life->pins) > 0)
+        give_way();
+    return true;
+}
+
+void us_py_end_settle(struct us_py_life *life, bool ended)
+{
+    if (ended)
+        atomic_store(&life->ended, 1);
+    atomic_store(&life->ending, 0);
+}

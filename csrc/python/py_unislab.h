@@ -1,0 +1,188 @@
+/* py_unislab.h - what the files of the binding share.
+ *
+ * The binding holds no allocator logic: it converts arguments, keeps Python objects and C structures
+ * alive for one another, and turns errors into exceptions. One source makes two modules, _native and
+ * (with US_MODEL) _model. Their types derive from the documented Python classes unislab.Allocator,
+ * unislab.Cache and unislab.Object, so that both modules' instances are of one public class, while the
+ * hot methods still belong to the exact type of the instance, where the interpreter specialises calls.
+ *
+ * Lifetime. An Object keeps its Cache, a Cache its Allocator. The C cache may outlive its Python handle:
+ * what belongs to it (constructor, counts) lives in a record of the Allocator, and a handle is made again
+ * on demand. Exported buffers are counted by cache; nothing is given back to the system under one.
+ *
+ * Ending. A call that may run without the GIL *enters*: it pins what it works on. Who ends something
+ * marks it (new calls wait), waits without the GIL until no pin is left, works, and settles. Plain hot
+ * calls keep the GIL, so they need no pin: they test `hot`, which is NULL while an end is under way, in
+ * free-threaded builds always, and for caches with a constructor in Python always.
+ *
+ * The GIL is dropped before anything that shuts the gate, and no lock of the core is held while Python
+ * code runs (a constructor): the two cannot wait for each other.
+ */
+#ifndef US_PY_UNISLAB_H
+#define US_PY_UNISLAB_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+
+#include "cache/cache.h"
+
+#ifdef US_MODEL
+#define US_PY_MODULE "unislab._model"
+#else
+#define US_PY_MODULE "unislab._native"
+#endif
+
+/* ---- module state -------------------------------------------------------------------------- */
+
+/* Every Python reference of a module; row: name. One list makes struct, traverse and clear. */
+#define US_PY_REFERENCES(row)                                                                     \
+    row(allocator_type) row(cache_type) row(object_type) row(addresses_type)                      \
+    row(corruption_error) row(limit_error) row(live_error) row(unknown_name_error)                \
+    row(as_array) row(as_addresses)
+
+struct us_py_state {
+#define US_ROW(name) PyObject *name;
+    US_PY_REFERENCES(US_ROW)
+#undef US_ROW
+    struct us_py_allocator *allocators; /* all that are open, for peek and poke */
+    pthread_mutex_t allocators_lock;
+};
+
+extern struct PyModuleDef us_py_module;
+struct us_py_state *us_py_state_of(PyTypeObject *type); /* of a type or its subclass; NULL + error */
+
+/* ---- objects ------------------------------------------------------------------------------- */
+
+/* The state of something that can end. */
+struct us_py_life {
+    _Atomic int64_t pins;
+    _Atomic int ending; /* somebody is ending it */
+    _Atomic int ended;
+};
+
+/* What the allocator keeps for one of its caches as long as that exists. */
+struct us_py_record {
+    unsigned id;           /* of the cache: its address may be used again, its id never is */
+    PyObject *handle;      /* weak reference to the struct us_py_cache, or NULL */
+    PyObject *constructor; /* callable, or NULL */
+    PyObject *failed;      /* set of addresses whose constructor raised, or NULL */
+    uint64_t dropped;      /* Objects that were dropped while live */
+    struct us_py_record *next;
+};
+
+struct us_py_allocator {
+    PyObject_HEAD
+    struct us_allocator *core; /* valid within enter and leave, NULL once destroyed */
+    struct us_py_state *state;
+    struct us_py_life life;
+    struct us_py_record *records;
+    PyObject *machine; /* the Python object it was made for, or None */
+    PyObject *weakrefs;
+    struct us_py_allocator *next, **link; /* in the module's list */
+};
+
+struct us_py_cache {
+    PyObject_HEAD
+    struct us_cache *hot; /* for calls that keep the GIL; NULL: go the careful way */
+    struct us_cache *core;
+    struct us_py_allocator *allocator;
+    struct us_py_record *record;
+    struct us_py_life life;
+    _Atomic int64_t exports; /* buffers of its objects that are out */
+    uint64_t dropped;        /* of the record, once that is gone */
+    size_t size, stride, align;
+    unsigned order, objects, flags;
+    bool general;
+    PyObject *name;
+    PyObject *weakrefs;
+};
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* A call that works on an allocator or a cache: pinned from enter to leave. */
+struct us_py_call {
+    struct us_py_life *life;
+    PyThreadState *saved;
+#if defined(US_MODEL) && defined(Py_GIL_DISABLED)
+    PyCriticalSection section; /* the scripted machine runs one call at a time */
+#endif
+};
+
+/* Pins and returns the C structure; NULL with RuntimeError when closed or destroyed. The argument must
+ * be an Allocator (a Cache) of this module. */
+struct us_allocator *us_py_enter_allocator(struct us_py_call *call, struct us_py_allocator *self);
+struct us_cache *us_py_enter_cache(struct us_py_call *call, struct us_py_cache *self);
+void us_py_leave(struct us_py_call *call);
+/* Drops the GIL within a call, and takes it back. In the model both do nothing: its machine is scripted,
+ * one call at a time. */
+void us_py_release(struct us_py_call *call);
+void us_py_acquire(struct us_py_call *call);
+
+/* Ending: true = this thread ends it now, and nobody else is inside. false: it had ended before, or
+ * (with an exception) the place forbids it. */
+bool us_py_end_begin(struct us_py_life *life, const char *what);
+void us_py_end_settle(struct us_py_life *life, bool ended);
+/* While a constructor in Python runs on this thread: ending and waiting are refused. */
+extern _Thread_local unsigned us_py_constructing;
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* Raises what fits; always returns NULL. `busy` is the exception for US_EBUSY (NULL = RuntimeError). */
+PyObject *us_py_raise(struct us_py_state *state, const struct us_error *error, PyObject *busy);
+/* CorruptionError with its attributes, which the error's text names; returns NULL. */
+PyObject *us_py_raise_misuse(struct us_py_state *state, const struct us_error *error);
+/* Raises why the allocation of `size` bytes failed; returns NULL. */
+PyObject *us_py_raise_failure(struct us_py_state *state, struct us_cache *cache, size_t size);
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+/* An address: any integer; false with an exception. */
+bool us_py_address(PyObject *value, uint64_t *out);
+/* node, zero and thisnode keywords of a vectorcall; false with an exception. */
+bool us_py_placement(const char *function, PyObject *const *args, PyObject *kwnames,
+                     const struct us_machine *machine, unsigned *flags, int *node);
+bool us_py_node(PyObject *value, const struct us_machine *machine, int *node);
+
+/* ---- between the files ------------------------------------------------------------------------- */
+
+/* A buffer of n native 64-bit words, exported with format "Q"; *words points into it. */
+PyObject *us_py_words(struct us_py_state *state, size_t n, uint64_t **words);
+/* The handle of a cache, made when there is none. The caller has entered the allocator, and read the
+ * id while the cache could not go away. NULL without an exception: it is gone by now. */
+PyObject *us_py_cache_handle(struct us_py_allocator *owner, struct us_cache *cache, unsigned id);
+/* Unlinks and frees the record of a cache that is gone. */
+void us_py_record_drop(struct us_py_allocator *owner, struct us_py_record *record);
+/* The C constructor of caches whose constructor is a Python callable; arg: struct us_py_record. */
+void us_py_constructor(void *object, void *arg);
+/* Allocates as the callable may raise: object or NULL with an exception. Cache entered, GIL held. */
+void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node);
+PyObject *us_py_object_new(struct us_py_cache *cache, void *address, bool owned);
+void us_py_object_end_loan(PyObject *object); /* of one that is not owned: no new views */
+/* Frees an owned Object once. */
+PyObject *us_py_object_free(PyObject *object);
+PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* Method tables and specs by file. */
+extern PyType_Spec us_py_allocator_spec, us_py_cache_spec, us_py_object_spec, us_py_addresses_spec;
+PyObject *us_py_cache_alloc_bulk(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames);
+PyObject *us_py_cache_free_bulk(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *us_py_cache_stats(PyObject *self, PyObject *exact);
+PyObject *us_py_cache_account(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_snapshot(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_validate(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_live(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_tunables(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_tunable_get(PyObject *self, PyObject *name);
+PyObject *us_py_cache_tunable_set(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *us_py_allocator_account(PyObject *self, PyObject *unused);
+PyObject *us_py_allocator_locks(PyObject *self, PyObject *unused);
+PyObject *us_py_allocator_node_memory(PyObject *self, PyObject *node);
+PyObject *us_py_topology(const struct us_machine *machine); /* (cpu_node, cpu_domain) */
+PyObject *us_py_policy_tunables(PyObject *module, PyObject *name);
+PyObject *us_py_policy_counters(PyObject *module, PyObject *name);
+int us_py_info_register(PyObject *module); /* module functions: build_info, policies, peek, ... */
+
+#endif

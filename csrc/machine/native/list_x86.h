@@ -19,6 +19,9 @@ _Static_assert(offsetof(struct us_list, head) == 0 && offsetof(struct us_list, c
 extern const uint64_t us_list_popped[2] __attribute__((visibility("hidden")));
 extern const uint64_t us_list_pushed[2] __attribute__((visibility("hidden")));
 
+/* One instruction a line. */
+/* clang-format off */
+
 #ifndef US_LIST_UNCOUNTED
 #define US_LIST_POP_STEPS                  \
     "movq (%[object],%[link]), %%xmm0\n\t" \
@@ -40,29 +43,33 @@ extern const uint64_t us_list_pushed[2] __attribute__((visibility("hidden")));
 #define US_LIST_PUSH_COMMIT "movq %[object], (%%rax)\n"
 #endif
 
-#define US_LIST_POP(word)                                                        \
-    US_SEQ_BEGIN("%l[miss]")                                                     \
-    US_SEQ_AT(US_SEQ_LIST_POP, US_SEQ_BEGUN)                                     \
-    "movslq %%fs:4(%[area]), %[cpu]\n\t"                                         \
-    "movq (%[table],%[cpu],8), %%rax\n\t" US_SEQ_AT(                             \
-        US_SEQ_LIST_POP, US_SEQ_LOADED) "movq " word ", %%rax\n\t"               \
-                                        "movq (%%rax), %[object]\n\t"            \
-                                        "testq %[object], %[object]\n\t"         \
-                                        "jz %l[miss]\n\t" US_LIST_POP_STEPS      \
-                                        US_SEQ_AT(US_SEQ_LIST_POP, US_SEQ_READY) \
-    US_LIST_POP_COMMIT                                                           \
+#define US_LIST_POP(word)                     \
+    US_SEQ_BEGIN("%l[miss]")                  \
+    US_SEQ_AT(US_SEQ_LIST_POP, US_SEQ_BEGUN)  \
+    "movslq %%fs:4(%[area]), %[cpu]\n\t"      \
+    "movq (%[table],%[cpu],8), %%rax\n\t"     \
+    US_SEQ_AT(US_SEQ_LIST_POP, US_SEQ_LOADED) \
+    "movq " word ", %%rax\n\t"                \
+    "movq (%%rax), %[object]\n\t"             \
+    "testq %[object], %[object]\n\t"          \
+    "jz %l[miss]\n\t"                         \
+    US_LIST_POP_STEPS                         \
+    US_SEQ_AT(US_SEQ_LIST_POP, US_SEQ_READY)  \
+    US_LIST_POP_COMMIT                        \
     US_SEQ_COMMITTED
 
-#define US_LIST_PUSH(word)                                                         \
-    US_SEQ_BEGIN("%l[miss]")                                                       \
-    US_SEQ_AT(US_SEQ_LIST_PUSH, US_SEQ_BEGUN)                                      \
-    "movslq %%fs:4(%[area]), %[cpu]\n\t"                                           \
-    "movq (%[table],%[cpu],8), %%rax\n\t" US_SEQ_AT(                               \
-        US_SEQ_LIST_PUSH, US_SEQ_LOADED) "movq " word ", %%rax\n\t"                \
-                                         "cmpq %[owner], %%rax\n\t"                \
-                                         "jne %l[miss]\n\t" US_LIST_PUSH_STEPS     \
-                                         US_SEQ_AT(US_SEQ_LIST_PUSH, US_SEQ_READY) \
-    US_LIST_PUSH_COMMIT                                                            \
+#define US_LIST_PUSH(word)                     \
+    US_SEQ_BEGIN("%l[miss]")                   \
+    US_SEQ_AT(US_SEQ_LIST_PUSH, US_SEQ_BEGUN)  \
+    "movslq %%fs:4(%[area]), %[cpu]\n\t"       \
+    "movq (%[table],%[cpu],8), %%rax\n\t"      \
+    US_SEQ_AT(US_SEQ_LIST_PUSH, US_SEQ_LOADED) \
+    "movq " word ", %%rax\n\t"                 \
+    "cmpq %[owner], %%rax\n\t"                 \
+    "jne %l[miss]\n\t"                         \
+    US_LIST_PUSH_STEPS                         \
+    US_SEQ_AT(US_SEQ_LIST_PUSH, US_SEQ_READY)  \
+    US_LIST_PUSH_COMMIT                        \
     US_SEQ_COMMITTED
 
 /* 1 = popped from the descriptor that word w names; 0 = empty, closed, or aborted too often. Word
@@ -131,20 +138,20 @@ US_INLINE struct us_list *us_seq_detach(void **table, uint64_t w, int64_t *cpu)
     int64_t id = -1;
 
     __asm__ volatile(
-        US_SEQ_BEGIN("9f") US_SEQ_AT(
-            US_SEQ_DETACH,
-            US_SEQ_BEGUN) "movslq %%fs:4(%[area]), %[cpu]\n\t"
-                          "movq (%[table],%[cpu],8), %%rax\n\t" US_SEQ_AT(
-                              US_SEQ_DETACH,
-                              US_SEQ_LOADED) "movq (%%rax,%[w],8), %[list]\n\t"
-                                             "cmpq %[closed], %[list]\n\t"
-                                             "je 9f\n\t" US_SEQ_AT(
-                                                 US_SEQ_DETACH,
-                                                 US_SEQ_READY) "movq %[closed], "
-                                                               "(%%rax,%[w],8)\n" US_SEQ_COMMITTED
-                                                               "jmp 6f\n"
-                                                               "9:\txorl %k[list], %k[list]\n"
-                                                               "6:\n\t"
+        US_SEQ_BEGIN("9f")
+        US_SEQ_AT(US_SEQ_DETACH, US_SEQ_BEGUN)
+        "movslq %%fs:4(%[area]), %[cpu]\n\t"
+        "movq (%[table],%[cpu],8), %%rax\n\t"
+        US_SEQ_AT(US_SEQ_DETACH, US_SEQ_LOADED)
+        "movq (%%rax,%[w],8), %[list]\n\t"
+        "cmpq %[closed], %[list]\n\t"
+        "je 9f\n\t"
+        US_SEQ_AT(US_SEQ_DETACH, US_SEQ_READY)
+        "movq %[closed], (%%rax,%[w],8)\n"
+        US_SEQ_COMMITTED
+        "jmp 6f\n"
+        "9:\txorl %k[list], %k[list]\n"
+        "6:\n\t"
         : [list] "=&r"(list), [cpu] "+&r"(id), [tries] "+r"(tries)
         : [area] "r"(us_rseq_offset), [table] "r"(table), [w] "r"(w), [closed] "r"(&us_closed_list)
         : US_SEQ_CLOBBERS);
@@ -160,28 +167,28 @@ US_INLINE int us_seq_install(void **table, uint64_t w, int64_t cpu, struct us_li
     int tries = US_SEQ_TRIES, done;
 
     __asm__ volatile(
-        US_SEQ_BEGIN("9f") US_SEQ_AT(
-            US_SEQ_INSTALL,
-            US_SEQ_BEGUN) "xorl %[done], %[done]\n\t"
-                          "movslq %%fs:4(%[area]), %%rax\n\t"
-                          "cmpq %[meant], %%rax\n\t"
-                          "jne 6f\n\t"
-                          "movq (%[table],%%rax,8), %%rax\n\t" US_SEQ_AT(
-                              US_SEQ_INSTALL,
-                              US_SEQ_LOADED) "leaq %[closed_words], %%rcx\n\t"
-                                             "cmpq %%rcx, %%rax\n\t"
-                                             "je 6f\n\t"
-                                             "leaq %[closed_list], %%rcx\n\t"
-                                             "cmpq %%rcx, (%%rax,%[w],8)\n\t"
-                                             "jne 6f\n\t"
-                                             "movl %[size], 48(%%rax,%[w],4)\n\t" US_SEQ_AT(
-                                                 US_SEQ_INSTALL,
-                                                 US_SEQ_READY) "movq %[list], "
-                                                               "(%%rax,%[w],8)\n" US_SEQ_COMMITTED
-                                                               "movl $1, %[done]\n\t"
-                                                               "jmp 6f\n"
-                                                               "9:\tmovl $-1, %[done]\n"
-                                                               "6:\n\t"
+        US_SEQ_BEGIN("9f")
+        US_SEQ_AT(US_SEQ_INSTALL, US_SEQ_BEGUN)
+        "xorl %[done], %[done]\n\t"
+        "movslq %%fs:4(%[area]), %%rax\n\t"
+        "cmpq %[meant], %%rax\n\t"
+        "jne 6f\n\t"
+        "movq (%[table],%%rax,8), %%rax\n\t"
+        US_SEQ_AT(US_SEQ_INSTALL, US_SEQ_LOADED)
+        "leaq %[closed_words], %%rcx\n\t"
+        "cmpq %%rcx, %%rax\n\t"
+        "je 6f\n\t"
+        "leaq %[closed_list], %%rcx\n\t"
+        "cmpq %%rcx, (%%rax,%[w],8)\n\t"
+        "jne 6f\n\t"
+        "movl %[size], 48(%%rax,%[w],4)\n\t"
+        US_SEQ_AT(US_SEQ_INSTALL, US_SEQ_READY)
+        "movq %[list], (%%rax,%[w],8)\n"
+        US_SEQ_COMMITTED
+        "movl $1, %[done]\n\t"
+        "jmp 6f\n"
+        "9:\tmovl $-1, %[done]\n"
+        "6:\n\t"
         : [done] "=&r"(done), [tries] "+r"(tries)
         : [area] "r"(us_rseq_offset), [table] "r"(table), [w] "r"(w), [meant] "r"(cpu),
           [list] "r"(list), [size] "r"(size), [closed_words] "m"(us_closed_words),
@@ -189,5 +196,7 @@ US_INLINE int us_seq_install(void **table, uint64_t w, int64_t cpu, struct us_li
         : US_SEQ_CLOBBERS);
     return done;
 }
+
+/* clang-format on */
 
 #endif

@@ -13,6 +13,9 @@ _Static_assert(offsetof(struct us_ring, header) == 0 && offsetof(struct us_ring,
 _Static_assert(US_SIZE_BITS == 14 && US_HEAD_SHIFT == 14 && US_POPS_SHIFT == 28,
                "the sequences name these widths");
 
+/* One instruction a line. */
+/* clang-format off */
+
 /* 1 = popped; 0 = empty, closed, aborted too often, or the pop count would wrap. */
 US_INLINE int us_seq_pop(void **table, void **out)
 {
@@ -20,25 +23,25 @@ US_INLINE int us_seq_pop(void **table, void **out)
     void *object;
 
     __asm__ volatile goto(
-        US_SEQ_BEGIN("%l[miss]") US_SEQ_AT(
-            US_SEQ_POP,
-            US_SEQ_BEGUN) "movslq %%fs:4(%[area]), %%rax\n\t"
-                          "movq (%[table],%%rax,8), %%rax\n\t" US_SEQ_AT(
-                              US_SEQ_POP,
-                              US_SEQ_LOADED) "movq (%%rax), %%rcx\n\t"
-                                             "movl %%ecx, %%edx\n\t"
-                                             "andl $0x3fff, %%edx\n\t"
-                                             "jz %l[miss]\n\t"
-                                             "movl %%ecx, %%r8d\n\t"
-                                             "shrl $14, %%r8d\n\t"
-                                             "leal -1(%%r8,%%rdx), %%edx\n\t"
-                                             "andl 8(%%rax), %%edx\n\t"
-                                             "movq 64(%%rax,%%rdx,8), %[object]\n\t"
-                                             "addq $0xfffffff, %%rcx\n\t"
-                                             "jc %l[miss]\n\t" US_SEQ_AT(
-                                                 US_SEQ_POP,
-                                                 US_SEQ_READY) "movq %%rcx, "
-                                                               "(%%rax)\n" US_SEQ_COMMITTED
+        US_SEQ_BEGIN("%l[miss]")
+        US_SEQ_AT(US_SEQ_POP, US_SEQ_BEGUN)
+        "movslq %%fs:4(%[area]), %%rax\n\t"
+        "movq (%[table],%%rax,8), %%rax\n\t"
+        US_SEQ_AT(US_SEQ_POP, US_SEQ_LOADED)
+        "movq (%%rax), %%rcx\n\t"
+        "movl %%ecx, %%edx\n\t"
+        "andl $0x3fff, %%edx\n\t"
+        "jz %l[miss]\n\t"
+        "movl %%ecx, %%r8d\n\t"
+        "shrl $14, %%r8d\n\t"
+        "leal -1(%%r8,%%rdx), %%edx\n\t"
+        "andl 8(%%rax), %%edx\n\t"
+        "movq 64(%%rax,%%rdx,8), %[object]\n\t"
+        "addq $0xfffffff, %%rcx\n\t"
+        "jc %l[miss]\n\t"
+        US_SEQ_AT(US_SEQ_POP, US_SEQ_READY)
+        "movq %%rcx, (%%rax)\n"
+        US_SEQ_COMMITTED
         : [object] "=&r"(object), [tries] "+r"(tries)
         : [area] "r"(us_rseq_offset), [table] "r"(table)
         : "rdx", "r8", US_SEQ_CLOBBERS
@@ -55,29 +58,29 @@ US_INLINE int us_seq_push(void **table, void *object)
     int tries = US_SEQ_TRIES;
 
     __asm__ volatile goto(
-        US_SEQ_BEGIN("%l[miss]") US_SEQ_AT(
-            US_SEQ_PUSH,
-            US_SEQ_BEGUN) "movslq %%fs:4(%[area]), %%rax\n\t"
-                          "movq (%[table],%%rax,8), %%rax\n\t" US_SEQ_AT(
-                              US_SEQ_PUSH,
-                              US_SEQ_LOADED) "movq %[object], %%rdx\n\t"
-                                             "subq 16(%%rax), %%rdx\n\t"
-                                             "cmpq 24(%%rax), %%rdx\n\t"
-                                             "jae %l[miss]\n\t"
-                                             "movq (%%rax), %%rcx\n\t"
-                                             "movl %%ecx, %%edx\n\t"
-                                             "andl $0x3fff, %%edx\n\t"
-                                             "cmpl 12(%%rax), %%edx\n\t"
-                                             "jae %l[miss]\n\t"
-                                             "movl %%ecx, %%r8d\n\t"
-                                             "shrl $14, %%r8d\n\t"
-                                             "addl %%r8d, %%edx\n\t"
-                                             "andl 8(%%rax), %%edx\n\t"
-                                             "movq %[object], 64(%%rax,%%rdx,8)\n\t"
-                                             "incq %%rcx\n\t" US_SEQ_AT(
-                                                 US_SEQ_PUSH,
-                                                 US_SEQ_READY) "movq %%rcx, "
-                                                               "(%%rax)\n" US_SEQ_COMMITTED
+        US_SEQ_BEGIN("%l[miss]")
+        US_SEQ_AT(US_SEQ_PUSH, US_SEQ_BEGUN)
+        "movslq %%fs:4(%[area]), %%rax\n\t"
+        "movq (%[table],%%rax,8), %%rax\n\t"
+        US_SEQ_AT(US_SEQ_PUSH, US_SEQ_LOADED)
+        "movq %[object], %%rdx\n\t"
+        "subq 16(%%rax), %%rdx\n\t"
+        "cmpq 24(%%rax), %%rdx\n\t"
+        "jae %l[miss]\n\t"
+        "movq (%%rax), %%rcx\n\t"
+        "movl %%ecx, %%edx\n\t"
+        "andl $0x3fff, %%edx\n\t"
+        "cmpl 12(%%rax), %%edx\n\t"
+        "jae %l[miss]\n\t"
+        "movl %%ecx, %%r8d\n\t"
+        "shrl $14, %%r8d\n\t"
+        "addl %%r8d, %%edx\n\t"
+        "andl 8(%%rax), %%edx\n\t"
+        "movq %[object], 64(%%rax,%%rdx,8)\n\t"
+        "incq %%rcx\n\t"
+        US_SEQ_AT(US_SEQ_PUSH, US_SEQ_READY)
+        "movq %%rcx, (%%rax)\n"
+        US_SEQ_COMMITTED
         : [tries] "+r"(tries)
         : [area] "r"(us_rseq_offset), [table] "r"(table), [object] "r"(object)
         : "rdx", "r8", US_SEQ_CLOBBERS
@@ -87,8 +90,7 @@ miss:
     return 0;
 }
 
-/* ---- batches: slow paths and bulk calls -------------------------------------------------------
- */
+/* ---- batches: slow paths and bulk calls ------------------------------------------------------ */
 
 /* What a batch met: how many it moved, or one of */
 enum {
@@ -112,15 +114,16 @@ _Static_assert(offsetof(struct us_batch, base) == 16 && offsetof(struct us_batch
                    offsetof(struct us_batch, last) == 40 && offsetof(struct us_batch, wrap) == 44,
                "the sequences name these offsets");
 
-#define US_BATCH_REGION(sequence)                         \
-    US_SEQ_AT(sequence, US_SEQ_BEGUN)                     \
-    "movl $-2, %[done]\n\t"                               \
-    "movslq %%fs:4(%[area]), %%rcx\n\t"                   \
-    "cmpq 24(%[b]), %%rcx\n\t"                            \
-    "jne 6f\n\t"                                          \
-    "movq (%[b]), %%rax\n\t"                              \
-    "movq (%%rax,%%rcx,8), %%rax\n\t" US_SEQ_AT(sequence, \
-                                                US_SEQ_LOADED) "xorl %[done], %[done]\n\t"
+#define US_BATCH_REGION(sequence)       \
+    US_SEQ_AT(sequence, US_SEQ_BEGUN)   \
+    "movl $-2, %[done]\n\t"             \
+    "movslq %%fs:4(%[area]), %%rcx\n\t" \
+    "cmpq 24(%[b]), %%rcx\n\t"          \
+    "jne 6f\n\t"                        \
+    "movq (%[b]), %%rax\n\t"            \
+    "movq (%%rax,%%rcx,8), %%rax\n\t"   \
+    US_SEQ_AT(sequence, US_SEQ_LOADED)  \
+    "xorl %[done], %[done]\n\t"
 
 /* `seen` beside the header that is about to be committed, in r9. */
 #define US_BATCH_SEEN         \
@@ -149,39 +152,43 @@ US_INLINE int us_seq_take_hot(const struct us_batch *b)
 {
     int tries = US_SEQ_TRIES, done;
 
-    __asm__ volatile(US_SEQ_BEGIN(US_BATCH_GIVE_UP) US_BATCH_REGION(
-        US_SEQ_TAKE_HOT) "movq (%%rax), %%rcx\n\t"
-                         "movl %%ecx, %%r8d\n\t"
-                         "andl $0x3fff, %%r8d\n\t" /* size */
-                         "movl %%ecx, %%edx\n\t"
-                         "shrl $14, %%edx\n\t"
-                         "leal -1(%%rdx,%%r8), %%edx\n\t" /* index of the hottest */
-                         "movl 32(%[b]), %%r9d\n\t"
-                         "cmpl %%r9d, %%r8d\n\t"
-                         "cmoval %%r9d, %%r8d\n\t" /* how many */
-                         "testl %%r8d, %%r8d\n\t"
-                         "jz 6f\n\t"
-                         "movq 8(%[b]), %%r10\n\t"
-                         "xorl %%r9d, %%r9d\n"
-                         "7:\tandl 8(%%rax), %%edx\n\t"
-                         "movq 64(%%rax,%%rdx,8), %%r11\n\t"
-                         "movq %%r11, (%%r10,%%r9,8)\n\t"
-                         "decl %%edx\n\t"
-                         "incl %%r9d\n\t"
-                         "cmpl %%r8d, %%r9d\n\t"
-                         "jb 7b\n\t"
-                         "shlq $28, %%r9\n\t"
-                         "subq %%r8, %%r9\n\t"
-                         "addq %%rcx, %%r9\n\t" /* so many pops more, objects less */
-                         "jnc 8f\n\t"
-                         "movl $-3, %[done]\n\t"
-                         "cmpl $0, 44(%[b])\n\t"
-                         "je 6f\n"
-                         "8:\n\t" US_SEQ_AT(
-                             US_SEQ_TAKE_HOT,
-                             US_SEQ_READY) "movq %%r9, (%%rax)\n" US_SEQ_COMMITTED
-                                           "movl %%r8d, %[done]\n\t" US_BATCH_END US_BATCH_OPERANDS(
-                                               b, done, tries));
+    __asm__ volatile(
+        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_REGION(US_SEQ_TAKE_HOT)
+        "movq (%%rax), %%rcx\n\t"
+        "movl %%ecx, %%r8d\n\t"
+        "andl $0x3fff, %%r8d\n\t" /* size */
+        "movl %%ecx, %%edx\n\t"
+        "shrl $14, %%edx\n\t"
+        "leal -1(%%rdx,%%r8), %%edx\n\t" /* index of the hottest */
+        "movl 32(%[b]), %%r9d\n\t"
+        "cmpl %%r9d, %%r8d\n\t"
+        "cmoval %%r9d, %%r8d\n\t" /* how many */
+        "testl %%r8d, %%r8d\n\t"
+        "jz 6f\n\t"
+        "movq 8(%[b]), %%r10\n\t"
+        "xorl %%r9d, %%r9d\n"
+        "7:\tandl 8(%%rax), %%edx\n\t"
+        "movq 64(%%rax,%%rdx,8), %%r11\n\t"
+        "movq %%r11, (%%r10,%%r9,8)\n\t"
+        "decl %%edx\n\t"
+        "incl %%r9d\n\t"
+        "cmpl %%r8d, %%r9d\n\t"
+        "jb 7b\n\t"
+        "shlq $28, %%r9\n\t"
+        "subq %%r8, %%r9\n\t"
+        "addq %%rcx, %%r9\n\t" /* so many pops more, objects less */
+        "jnc 8f\n\t"
+        "movl $-3, %[done]\n\t"
+        "cmpl $0, 44(%[b])\n\t"
+        "je 6f\n"
+        "8:\n\t"
+        US_SEQ_AT(US_SEQ_TAKE_HOT, US_SEQ_READY)
+        "movq %%r9, (%%rax)\n"
+        US_SEQ_COMMITTED
+        "movl %%r8d, %[done]\n\t"
+        US_BATCH_END
+        US_BATCH_OPERANDS(b, done, tries));
     return done;
 }
 
@@ -190,42 +197,47 @@ US_INLINE int us_seq_take_oldest(const struct us_batch *b)
 {
     int tries = US_SEQ_TRIES, done;
 
-    __asm__ volatile(US_SEQ_BEGIN(US_BATCH_GIVE_UP) US_BATCH_REGION(
-        US_SEQ_TAKE_OLDEST) "movq (%%rax), %%rcx\n\t"
-                            "movl %%ecx, %%r8d\n\t"
-                            "andl $0x3fff, %%r8d\n\t" /* size */
-                            "movl 32(%[b]), %%r9d\n\t"
-                            "cmpl %%r9d, %%r8d\n\t"
-                            "cmoval %%r9d, %%r8d\n\t" /* how many */
-                            "testl %%r8d, %%r8d\n\t"
-                            "jz 6f\n\t"
-                            "movl %%ecx, %%edx\n\t"
-                            "shrl $14, %%edx\n\t" /* index of the oldest */
-                            "movq 8(%[b]), %%r10\n\t"
-                            "xorl %%r9d, %%r9d\n"
-                            "7:\tandl 8(%%rax), %%edx\n\t"
-                            "movq 64(%%rax,%%rdx,8), %%r11\n\t"
-                            "movq %%r11, (%%r10,%%r9,8)\n\t"
-                            "incl %%edx\n\t"
-                            "incl %%r9d\n\t"
-                            "cmpl %%r8d, %%r9d\n\t"
-                            "jb 7b\n\t"
-                            "movl %%ecx, %%edx\n\t"
-                            "shrl $14, %%edx\n\t"
-                            "addl %%r8d, %%edx\n\t"
-                            "andl $0x3fff, %%edx\n\t"
-                            "shll $14, %%edx\n\t" /* head, moved on */
-                            "movq %%rcx, %%r9\n\t"
-                            "shrq $28, %%r9\n\t"
-                            "shlq $28, %%r9\n\t" /* pops, as they were */
-                            "orq %%rdx, %%r9\n\t"
-                            "andl $0x3fff, %%ecx\n\t"
-                            "subl %%r8d, %%ecx\n\t"
-                            "orq %%rcx, %%r9\n\t" US_BATCH_SEEN US_SEQ_AT(
-                                US_SEQ_TAKE_OLDEST,
-                                US_SEQ_READY) "movq %%r9, (%%rax)\n" US_SEQ_COMMITTED
-                                              "movl %%r8d, %[done]\n\t" US_BATCH_END
-                                                  US_BATCH_OPERANDS(b, done, tries));
+    __asm__ volatile(
+        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_REGION(US_SEQ_TAKE_OLDEST)
+        "movq (%%rax), %%rcx\n\t"
+        "movl %%ecx, %%r8d\n\t"
+        "andl $0x3fff, %%r8d\n\t" /* size */
+        "movl 32(%[b]), %%r9d\n\t"
+        "cmpl %%r9d, %%r8d\n\t"
+        "cmoval %%r9d, %%r8d\n\t" /* how many */
+        "testl %%r8d, %%r8d\n\t"
+        "jz 6f\n\t"
+        "movl %%ecx, %%edx\n\t"
+        "shrl $14, %%edx\n\t" /* index of the oldest */
+        "movq 8(%[b]), %%r10\n\t"
+        "xorl %%r9d, %%r9d\n"
+        "7:\tandl 8(%%rax), %%edx\n\t"
+        "movq 64(%%rax,%%rdx,8), %%r11\n\t"
+        "movq %%r11, (%%r10,%%r9,8)\n\t"
+        "incl %%edx\n\t"
+        "incl %%r9d\n\t"
+        "cmpl %%r8d, %%r9d\n\t"
+        "jb 7b\n\t"
+        "movl %%ecx, %%edx\n\t"
+        "shrl $14, %%edx\n\t"
+        "addl %%r8d, %%edx\n\t"
+        "andl $0x3fff, %%edx\n\t"
+        "shll $14, %%edx\n\t" /* head, moved on */
+        "movq %%rcx, %%r9\n\t"
+        "shrq $28, %%r9\n\t"
+        "shlq $28, %%r9\n\t" /* pops, as they were */
+        "orq %%rdx, %%r9\n\t"
+        "andl $0x3fff, %%ecx\n\t"
+        "subl %%r8d, %%ecx\n\t"
+        "orq %%rcx, %%r9\n\t"
+        US_BATCH_SEEN
+        US_SEQ_AT(US_SEQ_TAKE_OLDEST, US_SEQ_READY)
+        "movq %%r9, (%%rax)\n"
+        US_SEQ_COMMITTED
+        "movl %%r8d, %[done]\n\t"
+        US_BATCH_END
+        US_BATCH_OPERANDS(b, done, tries));
     return done;
 }
 
@@ -234,42 +246,49 @@ US_INLINE int us_seq_add(const struct us_batch *b)
 {
     int tries = US_SEQ_TRIES, done;
 
-    __asm__ volatile(US_SEQ_BEGIN(US_BATCH_GIVE_UP) US_BATCH_REGION(
-        US_SEQ_ADD) "movq 16(%[b]), %%rdx\n\t"
-                    "cmpq 16(%%rax), %%rdx\n\t"
-                    "jne 6f\n\t"
-                    "movq (%%rax), %%rcx\n\t"
-                    "movl %%ecx, %%r8d\n\t"
-                    "andl $0x3fff, %%r8d\n\t" /* size */
-                    "movl 12(%%rax), %%edx\n\t"
-                    "subl %%r8d, %%edx\n\t" /* room */
-                    "jbe 6f\n\t"
-                    "movl 32(%[b]), %%r9d\n\t"
-                    "cmpl %%r9d, %%edx\n\t"
-                    "cmoval %%r9d, %%edx\n\t" /* how many */
-                    "testl %%edx, %%edx\n\t"
-                    "jz 6f\n\t"
-                    "subl %%edx, %%r9d\n\t"
-                    "andl 40(%[b]), %%r9d\n\t" /* how many are passed over */
-                    "movq 8(%[b]), %%r10\n\t"
-                    "leaq (%%r10,%%r9,8), %%r10\n\t"
-                    "movl %%ecx, %%r11d\n\t"
-                    "shrl $14, %%r11d\n\t"
-                    "addl %%r11d, %%r8d\n\t" /* index of the first free slot */
-                    "xorl %%r9d, %%r9d\n"
-                    "7:\tandl 8(%%rax), %%r8d\n\t"
-                    "movq (%%r10,%%r9,8), %%r11\n\t"
-                    "movq %%r11, 64(%%rax,%%r8,8)\n\t"
-                    "incl %%r8d\n\t"
-                    "incl %%r9d\n\t"
-                    "cmpl %%edx, %%r9d\n\t"
-                    "jb 7b\n\t"
-                    "leaq (%%rcx,%%rdx), %%r9\n\t" US_BATCH_SEEN US_SEQ_AT(
-                        US_SEQ_ADD,
-                        US_SEQ_READY) "movq %%r9, (%%rax)\n" US_SEQ_COMMITTED
-                                      "movl %%edx, %[done]\n\t" US_BATCH_END US_BATCH_OPERANDS(
-                                          b, done, tries));
+    __asm__ volatile(
+        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_REGION(US_SEQ_ADD)
+        "movq 16(%[b]), %%rdx\n\t"
+        "cmpq 16(%%rax), %%rdx\n\t"
+        "jne 6f\n\t"
+        "movq (%%rax), %%rcx\n\t"
+        "movl %%ecx, %%r8d\n\t"
+        "andl $0x3fff, %%r8d\n\t" /* size */
+        "movl 12(%%rax), %%edx\n\t"
+        "subl %%r8d, %%edx\n\t" /* room */
+        "jbe 6f\n\t"
+        "movl 32(%[b]), %%r9d\n\t"
+        "cmpl %%r9d, %%edx\n\t"
+        "cmoval %%r9d, %%edx\n\t" /* how many */
+        "testl %%edx, %%edx\n\t"
+        "jz 6f\n\t"
+        "subl %%edx, %%r9d\n\t"
+        "andl 40(%[b]), %%r9d\n\t" /* how many are passed over */
+        "movq 8(%[b]), %%r10\n\t"
+        "leaq (%%r10,%%r9,8), %%r10\n\t"
+        "movl %%ecx, %%r11d\n\t"
+        "shrl $14, %%r11d\n\t"
+        "addl %%r11d, %%r8d\n\t" /* index of the first free slot */
+        "xorl %%r9d, %%r9d\n"
+        "7:\tandl 8(%%rax), %%r8d\n\t"
+        "movq (%%r10,%%r9,8), %%r11\n\t"
+        "movq %%r11, 64(%%rax,%%r8,8)\n\t"
+        "incl %%r8d\n\t"
+        "incl %%r9d\n\t"
+        "cmpl %%edx, %%r9d\n\t"
+        "jb 7b\n\t"
+        "leaq (%%rcx,%%rdx), %%r9\n\t"
+        US_BATCH_SEEN
+        US_SEQ_AT(US_SEQ_ADD, US_SEQ_READY)
+        "movq %%r9, (%%rax)\n"
+        US_SEQ_COMMITTED
+        "movl %%edx, %[done]\n\t"
+        US_BATCH_END
+        US_BATCH_OPERANDS(b, done, tries));
     return done;
 }
+
+/* clang-format on */
 
 #endif

@@ -23,8 +23,7 @@
 
 #include "machine/native/rseq.h"
 
-#define US_SEQ_TRIES 8 /* aborts in a row before the slow path is taken (debuggers step for ever) \
-                        */
+#define US_SEQ_TRIES 8 /* aborts in a row, then the slow path (debuggers step for ever) */
 
 /* Sequences, as numbers that the assembler can read. */
 #define US_SEQ_POP         0
@@ -44,19 +43,23 @@
 #define US_SEQ_TEXT_(x) #x
 #define US_SEQ_TEXT(x)  US_SEQ_TEXT_(x)
 
+/* One instruction a line. */
+/* clang-format off */
+
 #ifdef US_TESTING
 extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidden")));
-#define US_SEQ_AT(sequence, place)                                        \
-    "movl us_inject + 12 * " US_SEQ_TEXT(sequence) " + 4 * " US_SEQ_TEXT( \
-        place) "(%%rip), %%r11d\n\t"                                      \
-               "testl %%r11d, %%r11d\n\t"                                 \
-               "jz 93f\n\t"                                               \
-               "js 92f\n"                                                 \
-               "91:\tdecl %%r11d\n\t"                                     \
-               "jnz 91b\n\t"                                              \
-               "jmp 93f\n"                                                \
-               "92:\tint3\n"                                              \
-               "93:\n\t"
+#define US_SEQ_POINT(sequence, place) \
+    "us_inject + 12 * " US_SEQ_TEXT(sequence) " + 4 * " US_SEQ_TEXT(place)
+#define US_SEQ_AT(sequence, place)                                   \
+    "movl " US_SEQ_POINT(sequence, place) "(%%rip), %%r11d\n\t"      \
+    "testl %%r11d, %%r11d\n\t"                                       \
+    "jz 93f\n\t"                                                     \
+    "js 92f\n"                                                       \
+    "91:\tdecl %%r11d\n\t"                                           \
+    "jnz 91b\n\t"                                                    \
+    "jmp 93f\n"                                                      \
+    "92:\tint3\n"                                                    \
+    "93:\n\t"
 #define US_SEQ_CLOBBERS "rax", "rcx", "r11", "memory", "cc"
 #else
 #define US_SEQ_AT(sequence, place) ""
@@ -83,5 +86,7 @@ extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidde
     "1:\n\t"
 
 #define US_SEQ_COMMITTED "2:\n\t"
+
+/* clang-format on */
 
 #endif

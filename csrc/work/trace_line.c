@@ -189,6 +189,7 @@ static const char *read_fields(struct us_trace_line *line, const char *p, const 
         eq = next_key(eq + 1, end, &start);
         for (stop = start; stop > field.value.at && stop[-1] == ' ';)
             stop--;
+        field.value.at = us_skip_spaces(field.value.at, stop); /* "ptr=          (null)" */
         field.value.len = (size_t)(stop - field.value.at);
         has_ptr |= us_text_is(field.key, "ptr");
         expected = read_field(line, &field, sized);
@@ -313,7 +314,8 @@ static void parse_event(struct us_trace_line *line, const char *text, const char
         line->kind = US_LINE_BAD;
         return;
     }
-    if (line->form == US_FORM_PERF && us_scan_literal(line->event.at, end, "PERF_RECORD_LOST")) {
+    if (line->form == US_FORM_PERF &&
+        us_scan_literal(line->event.at, line->event.at + line->event.len, "PERF_RECORD_LOST")) {
         const char *at = us_scan_literal(us_skip_spaces(rest, end), end, "lost ");
 
         line->kind = US_LINE_LOST;

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import html
-import json
 import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from unislab import _native
+from unislab import _native, _trace_store
 from unislab import _trace_columns as _columns
 from unislab._trace_columns import ALLOC, COLUMN_DTYPES, FREE, OPS_DTYPE
 from unislab._trace_open import TraceFormatError, TraceSource, open_text, shorten, source_name
@@ -34,7 +33,6 @@ GFP: Mapping[str, int] = MappingProxyType(dict(_native.TRACE_GFP))
 
 _KINDS = {"alloc": ALLOC, "free": FREE, ALLOC: ALLOC, FREE: FREE}
 _WITHOUT_ROWS = ("allocs_failed", "frees_null", "lost_events", "other_events")
-_SAVED = "unislab trace 1"
 
 
 class Trace:
@@ -212,20 +210,7 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as a compressed numpy archive, exactly to ``path``."""
-        about = {
-            "what": _SAVED,
-            "caches": self.caches,
-            "call_sites": self.call_sites,
-            "source": self.source,
-            "format": self.format,
-            "counts": dict(self.counts),
-            "other_events": dict(self.other_events_by_name),
-            "lost_marks": self.lost_marks,
-            "skipped": self.skipped,
-        }
-        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        with open(path, "wb") as file:
-            np.savez_compressed(file, about=text, **self.columns)
+        _trace_store.save(path, self.columns, self._about())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> Trace:
@@ -236,23 +221,8 @@ class Trace:
         TraceFormatError
             The file is something else.
         """
-        name = source_name(path)
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                about = json.loads(archive["about"].tobytes())
-                if about.pop("what") != _SAVED:
-                    raise KeyError("what")
-                columns = {n: archive[n].astype(t, copy=False) for n, t in COLUMN_DTYPES.items()}
-            return cls(columns, about.pop("caches"), about.pop("call_sites"), **about)
-        except OSError:
-            raise
-        except Exception as error:
-            raise TraceFormatError(
-                name,
-                None,
-                None,
-                f"is no trace saved by Trace.save ({error}); printed traces are read by Trace.read",
-            ) from error
+        columns, about = _trace_store.load(path)
+        return cls(columns, **about)
 
     # ---- tables ----------------------------------------------------------------------------
 
@@ -447,7 +417,7 @@ class Trace:
         width = max(self.cpus, default=0) + 1
         if cpus < width or cpus % width:
             raise ValueError(
-                f"cpus={cpus}: expected a multiple of {width}, as this trace has CPUs 0 to {width - 1}"
+                f"cpus={cpus}: expected a multiple of {width}, the trace has CPUs 0 to {width - 1}"
             )
         if not spread >= 0:
             raise ValueError(f"spread={spread}: expected seconds, 0 or more")
@@ -529,6 +499,22 @@ class Trace:
             f"{self.implied_share:.1%} implied frees{lost}"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (dict(self.columns), self._about())
+
+    def _about(self) -> dict[str, Any]:
+        """All but the columns, as arguments of the constructor."""
+        return {
+            "caches": self.caches,
+            "call_sites": self.call_sites,
+            "source": self.source,
+            "format": self.format,
+            "counts": dict(self.counts),
+            "other_events": dict(self.other_events_by_name),
+            "lost_marks": self.lost_marks,
+            "skipped": self.skipped,
+        }
+
     def _first_ns(self) -> int:
         times = self.columns["time_ns"]
         return int(times.min()) if len(times) else 0
@@ -555,6 +541,10 @@ class Trace:
         columns["cache"], caches = _used(columns["cache"], self.caches)
         columns["call_site"], call_sites = _used(columns["call_site"], self.call_sites)
         return Trace(columns, caches, call_sites, source=self.source, format=self.format)
+
+
+def _restore(columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Trace:
+    return Trace(columns, **about)
 
 
 def _used(ids: NDArray[Any], names: tuple[str, ...]) -> tuple[NDArray[Any], list[str]]:

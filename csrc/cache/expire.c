@@ -21,14 +21,43 @@ void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only)
         c->policy->flush_cpu(c, f, cpu, try_only);
 }
 
-uint64_t us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only)
+void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only)
 {
-    uint64_t bytes = 0;
     unsigned node;
 
     for (node = 0; node < c->machine->nnodes; node++)
-        bytes += c->policy->shrink(c, f, node, try_only);
-    return bytes;
+        c->policy->shrink(c, f, node, try_only);
+}
+
+/* Bytes of the cache's slabs at this moment, from their number and the number of their objects: slabs
+ * are of the preferred or of the minimal order. kmalloc-large, which has others, never shrinks. */
+static uint64_t bytes_of_slabs(const struct us_cache *c)
+{
+    const struct us_geometry *g = &c->geometry;
+    uint64_t slabs = 0, objects = 0, small;
+    unsigned node;
+
+    for (node = 0; node < c->machine->nnodes; node++) {
+        slabs += atomic_load(&c->nr_slabs[node]);
+        objects += atomic_load(&c->nr_objects[node]);
+    }
+    small = g->objects > g->min_objects && objects < slabs * g->objects
+                ? (slabs * g->objects - objects) / (g->objects - g->min_objects)
+                : 0;
+    small = small < slabs ? small : slabs;
+    return c->machine->page_size * (((slabs - small) << g->order) + (small << g->min_order));
+}
+
+/* Flushing releases slabs too, so what went is told by what is left. */
+static uint64_t flush_and_shrink(struct us_cache *c, struct us_flight *f)
+{
+    const uint64_t before = bytes_of_slabs(c);
+    uint64_t after;
+
+    us_flush_cache(c, f, false);
+    us_shrink_cache(c, f, false);
+    after = bytes_of_slabs(c);
+    return after < before ? before - after : 0;
 }
 
 uint64_t us_cache_shrink(struct us_cache *c)
@@ -38,8 +67,7 @@ uint64_t us_cache_shrink(struct us_cache *c)
     uint64_t bytes;
 
     us_flight_enter(a->machine, &f);
-    us_flush_cache(c, &f, false);
-    bytes = us_shrink_cache(c, &f, false);
+    bytes = flush_and_shrink(c, &f);
     us_memory_purge(a->memory, &f, us_now(a->machine), true);
     us_flight_leave(&f);
     return bytes;
@@ -124,30 +152,24 @@ uint64_t us_allocator_expire(struct us_allocator *a, int node)
     return us_allocator_expire_target(a, node, UINT64_MAX, false);
 }
 
-static void flush_all(struct us_allocator *a, struct us_flight *f)
-{
-    struct us_cache *c;
-
-    for (c = us_first_cache(a); c; c = c->next)
-        us_flush_cache(c, f, false);
-}
-
-static uint64_t shrink_all(struct us_allocator *a, struct us_flight *f)
+static uint64_t flush_and_shrink_all(struct us_allocator *a, struct us_flight *f)
 {
     uint64_t bytes = 0;
     struct us_cache *c;
 
     for (c = us_first_cache(a); c; c = c->next)
-        bytes += us_shrink_cache(c, f, false);
+        bytes += flush_and_shrink(c, f);
     return bytes;
 }
 
 void us_allocator_flush(struct us_allocator *a)
 {
     struct us_flight f;
+    struct us_cache *c;
 
     us_flight_enter(a->machine, &f);
-    flush_all(a, &f);
+    for (c = us_first_cache(a); c; c = c->next)
+        us_flush_cache(c, &f, false);
     us_flight_leave(&f);
 }
 
@@ -157,8 +179,7 @@ uint64_t us_allocator_shrink(struct us_allocator *a)
     uint64_t bytes;
 
     us_flight_enter(a->machine, &f);
-    flush_all(a, &f);
-    bytes = shrink_all(a, &f);
+    bytes = flush_and_shrink_all(a, &f);
     us_memory_purge(a->memory, &f, us_now(a->machine), true);
     us_flight_leave(&f);
     return bytes;
@@ -207,6 +228,5 @@ bool us_pressure(void *context, struct us_flight *f, unsigned node, enum us_pres
 
     if (kind == US_PRESSURE_LOW)
         return relieve(a, f, node);
-    flush_all(a, f);
-    return shrink_all(a, f) > 0;
+    return flush_and_shrink_all(a, f) > 0;
 }

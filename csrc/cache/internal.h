@@ -95,7 +95,7 @@ enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, s
 
 bool us_pressure(void *context, struct us_flight *f, unsigned node, enum us_pressure kind);
 void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only);
-uint64_t us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
+void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_schedule(struct us_allocator *a, struct us_cache *c); /* its next tick, after creation or a set */
 /* The reaper around a fork and at the end. */
 void us_reaper_fork_child(struct us_allocator *a);

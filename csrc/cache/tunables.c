@@ -79,7 +79,7 @@ const char *us_nearest(const char *name, const char *const *names, size_t n)
 const struct us_tunable *us_tunable_find(const struct us_policy *p, const char *name,
                                          struct us_error *e)
 {
-    const char *names[128];
+    const char *names[128] = {NULL};
     const char *near;
     unsigned i, n = p->ntunables < 128 ? p->ntunables : 128;
 

@@ -2,7 +2,8 @@
  *
  * One contiguous reserved range is cut into equal node ranges (a power of two each), so the node of
  * an address is arithmetic. Per node a buddy provider hands out blocks of 2^order pages, lowest
- * address first, from bitset trees that lie out of band. Watermarks follow from the byte budget.
+ * address first, from bitset trees that lie out of band; as many pages as the node's share of the byte
+ * budget, so that memory fragments as it does on a machine of that size. Watermarks follow from it.
  * Our metadata is out of band too: page arrays (one element a page) that are purged together with
  * the pages they describe, and a metadata allocator in general-cache sizes.
  */
@@ -75,14 +76,19 @@ US_INLINE uint64_t us_node_length(const struct us_range *r) { return 1ull << r->
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* A block of 2^order pages, aligned to its size within the node; NULL when memory is exhausted.
- * Without THISNODE other nodes are tried nearest number first. Contents are undefined. */
+/* A block of 2^order pages, aligned to its size within the node: the lowest of the smallest free
+ * blocks that suffice; NULL when memory is exhausted. Without THISNODE other nodes are tried, nearest
+ * number first. Contents are undefined. Ordinary requests may use the last page of the budget,
+ * NORETRY ones leave `min` pages of a node alone. After a request that leaves its node below `low`, LOW
+ * is called, one call at a time for each node, and again each time an eighth of low - min more is
+ * gone. An injected failure is final: no call, no retry. */
 void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order, unsigned node,
                      unsigned flags);
 void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order);
 /* Gives free pages back to the system: those free for a purge delay, or all of them. */
 uint64_t us_memory_purge(struct us_memory *mem, struct us_flight *f, uint64_t now, bool all);
-/* A page array: `bytes` per page (a power of two or 8), zeroed, purged with its pages. */
+/* A page array: `bytes` per page (a power of two up to a page), zeroed; an element may become zero
+ * again whenever its page is free. Freed with the memory. */
 void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error);
 
 /* ---- metadata ---------------------------------------------------------------------------------- */
@@ -102,7 +108,9 @@ uint64_t us_memory_failed(const struct us_memory *mem, enum us_fail_kind kind); 
 
 /* ---- accounts ------------------------------------------------------------------------------------ */
 
-/* bytes; peaks since creation or us_memory_reset_peaks */
+/* bytes; peaks since creation or us_memory_reset_peaks. metadata: what us_meta_alloc handed out, in
+ * rounded sizes; page arrays (whose resident part follows the pages in use) and bitsets (1/8 bit to 1/2
+ * byte a page) stand apart. */
 struct us_memory_account {
     uint64_t reserved, reserved_peak; /* pages handed out */
     uint64_t metadata, metadata_peak;
@@ -116,7 +124,7 @@ void us_memory_reset_peaks(struct us_memory *mem);
 /* One node, in pages. free counts within the budget. */
 struct us_node_memory {
     uint64_t managed, free, min, low, high;
-    uint64_t free_blocks[US_MAX_ORDER + 1]; /* free blocks of each order below the high-water page */
+    uint64_t free_blocks[US_MAX_ORDER + 1]; /* of each order, in the part that was ever looked at */
     uint64_t allocs, frees, fallbacks, failures;
 };
 void us_memory_node(struct us_memory *mem, unsigned node, struct us_node_memory *out);

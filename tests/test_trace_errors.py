@@ -233,8 +233,6 @@ def test_reader_after_its_end() -> None:
     reader.feed(b"")
     columns = reader.finish()["columns"]
     assert len(columns["kind"]) == 1
-    with pytest.raises((BufferError, TypeError)):
-        io.BytesIO(bytes(8)).readinto(columns["kind"])
     for call in (lambda: reader.feed(GOOD), reader.finish, lambda: reader.error):
         with pytest.raises(ValueError, match="finished"):
             call()

@@ -9,6 +9,7 @@ unseen free it implies, or -1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,9 @@ from unislab import _native
 ALLOC = 1
 FREE = 2
 
-Columns = Mapping[str, NDArray[np.generic]]
+Columns = Mapping[str, NDArray[Any]]
 
-COLUMN_DTYPES: dict[str, np.dtype] = {
+COLUMN_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(code) for name, (code, _) in _native.TRACE_COLUMNS.items()
 }
 
@@ -70,7 +71,7 @@ def count(columns: Columns) -> dict[str, int]:
     return counts
 
 
-def select(columns: Columns, rows: slice | NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
+def select(columns: Columns, rows: slice | NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Some rows as a trace of their own: objects allocated elsewhere become unknown."""
     part = {name: column[rows] for name, column in columns.items()}
     made = part["kind"] == ALLOC
@@ -82,7 +83,7 @@ def select(columns: Columns, rows: slice | NDArray[np.generic]) -> dict[str, NDA
     return part
 
 
-def number(columns: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+def number(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Give objects their numbers by the order of allocation, from labels of any kind.
 
     Raises
@@ -103,7 +104,7 @@ def number(columns: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.gene
             f"row {made[order[0]]}: an allocation needs an object number from 0, found {known[0]}"
         )
 
-    def lookup(wanted: NDArray[np.generic]) -> NDArray[np.int64]:
+    def lookup(wanted: NDArray[Any]) -> NDArray[np.int64]:
         if not len(known):
             return np.full(len(wanted), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
@@ -171,7 +172,7 @@ def operations(columns: Columns, implied: str, seed: int) -> NDArray[np.void]:
 
 def copies(
     columns: Columns, shifts_ns: NDArray[np.int64], width: int
-) -> dict[str, NDArray[np.generic]]:
+) -> dict[str, NDArray[Any]]:
     """One copy for each shift in time, each on CPUs of its own, merged by time."""
     rows = len(columns["kind"])
     total = int(np.count_nonzero(columns["kind"] == ALLOC))

@@ -43,7 +43,7 @@ def _kinds(kinds: pd.Series) -> NDArray[Any]:
         raise ValueError(
             f"row {wrong[0]}: kind {kinds.iloc[wrong[0]]!r}, expected 'alloc' or 'free' (or 1, 2)"
         )
-    return values.to_numpy(np.uint8)
+    return np.asarray(values, np.uint8)
 
 
 def _codes(names: pd.Series) -> tuple[NDArray[Any], list[str]]:
@@ -54,7 +54,7 @@ def _codes(names: pd.Series) -> tuple[NDArray[Any], list[str]]:
     return codes.astype(np.int32), [str(name) for name in unique]
 
 
-def _integers(frame: pd.DataFrame, name: str, dtype: np.dtype) -> NDArray[Any]:
+def _integers(frame: pd.DataFrame, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     if name == "bytes_alloc" and name not in frame:
         name = "bytes_req"
     if name not in frame:
@@ -66,7 +66,7 @@ def _integers(frame: pd.DataFrame, name: str, dtype: np.dtype) -> NDArray[Any]:
         raise ValueError(f"column {name!r}: expected numbers: {error}") from error
     if name == "object":
         values = np.maximum(values, -1)
-    whole = values.astype(dtype)
+    whole: NDArray[Any] = values.astype(dtype)
     wrong = np.flatnonzero(whole != values)
     if len(wrong):
         limits = np.iinfo(dtype)

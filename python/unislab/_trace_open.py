@@ -108,14 +108,16 @@ def open_text(source: TraceSource) -> Iterator[Iterator[bytes]]:
 def _bytes_reader(source: BinaryIO | TextIO) -> Callable[[int], bytes]:
     """The ``read`` of a file object, as bytes."""
     if isinstance(source, io.TextIOWrapper):
-        return source.buffer.read
+        source = source.buffer
     if not hasattr(source, "read"):
         raise TypeError(
             f"a trace is read from a path, '-' or a file object, not from {type(source).__name__}"
         )
 
+    give = source.read
+
     def read(size: int) -> bytes:
-        piece = source.read(size)
+        piece = give(size)
         return piece.encode() if isinstance(piece, str) else piece
 
     return read

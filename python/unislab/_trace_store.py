@@ -22,7 +22,8 @@ def save(
     """Write columns and what is known about them, exactly to ``path``."""
     text = np.frombuffer(json.dumps({"what": _WHAT, **about}).encode(), np.uint8)
     with open(path, "wb") as file:
-        np.savez_compressed(file, about=text, **columns)
+        arrays: dict[str, Any] = {"about": text, **columns}
+        np.savez_compressed(file, **arrays)
 
 
 def load(

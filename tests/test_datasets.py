@@ -54,5 +54,5 @@ def test_bursts_span_their_idle_gaps() -> None:
 @pytest.mark.parametrize("name", ["tcp-rr", "hackbensh"])
 def test_a_wrong_name(name: str) -> None:
     nearest = {"tcp-rr": "tcp_rr", "hackbensh": "hackbench"}[name]
-    with pytest.raises(ValueError, match=f"no trace '{name}' .*did you mean '{nearest}'"):
+    with pytest.raises(ValueError, match=f"no dataset '{name}': did you mean '{nearest}'"):
         us.datasets.load(name)

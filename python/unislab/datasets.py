@@ -14,9 +14,9 @@ bursts     bursts of work over 39 s with idle time between them; thinned to some
 
 from __future__ import annotations
 
-import difflib
 from importlib import resources
 
+from unislab.errors import unknown_name
 from unislab.trace import Trace
 
 __all__ = ["load", "names"]
@@ -42,8 +42,8 @@ def load(name: str) -> Trace:
 
     Raises
     ------
-    ValueError
-        There is no such trace.
+    UnknownNameError
+        There is no such trace.  It is a ``ValueError``.
 
     Examples
     --------
@@ -53,9 +53,7 @@ def load(name: str) -> Trace:
     """
     known = names()
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"no trace {name!r} in the package: {hint}known are {', '.join(known)}")
+        raise unknown_name("dataset", name, known)
     file = resources.files("unislab") / "data" / (name + _SUFFIX)
     with resources.as_file(file) as path:
         return Trace.read(path)

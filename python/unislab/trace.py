@@ -7,7 +7,6 @@ per free, in the order of the lines.  It is read from the text that ftrace, ``tr
 
 from __future__ import annotations
 
-import difflib
 import html
 import os
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from unislab import _native, _trace_store
 from unislab import _trace_columns as _columns
 from unislab._trace_columns import ALLOC, COLUMN_DTYPES, FREE, OPS_DTYPE
 from unislab._trace_open import TraceFormatError, TraceSource, open_text, shorten, source_name
+from unislab.errors import unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -332,7 +332,7 @@ class Trace:
     def __getitem__(self, key: str | slice) -> NDArray[Any] | Trace:
         if isinstance(key, str):
             if key not in self.columns:
-                raise KeyError(f"{key!r} is no column of a trace: {', '.join(self.columns)}")
+                raise unknown_name("column of a trace", key, self.columns)
             return self.columns[key]
         if not isinstance(key, slice):
             raise TypeError(
@@ -526,11 +526,7 @@ class Trace:
         keep = np.zeros(len(self), dtype=bool)
         for name in wanted:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = (
-                    f"; did you mean {near[0]!r}?" if near else f": it has {', '.join(self.caches)}"
-                )
-                raise ValueError(f"no cache {name!r} in this trace{hint}")
+                raise unknown_name("cache of this trace", name, names)
             if name in self.caches:
                 keep |= self.columns["cache"] == self.caches.index(name)
             keep |= np.isin(group, [i for i, known in enumerate(names) if known == name])

@@ -83,6 +83,19 @@ static void lay_out_object(struct us_cache *c)
     g->stride = (end + g->align - 1) & ~(g->align - 1);
 }
 
+static enum us_status check_min_partial(const struct us_cache *c, int64_t value, struct us_error *e)
+{
+    if (!is_2_6_25(c) || value == US_SLUB_MIN_PARTIAL)
+        return US_OK;
+    if (e) {
+        e->status = US_EINVAL;
+        snprintf(e->text, sizeof(e->text),
+                 "cache '%s': min_partial %lld, expected %d: it is a constant in epoch 2.6.25",
+                 c->name, (long long)value, US_SLUB_MIN_PARTIAL);
+    }
+    return US_EINVAL;
+}
+
 /* Fills in what the epoch and the size decide where the user did not. */
 static enum us_status settle_tunables(struct us_cache *c, struct us_error *e)
 {
@@ -99,6 +112,8 @@ static enum us_status settle_tunables(struct us_cache *c, struct us_error *e)
         t[US_SLUB_T_MIN_PARTIAL] = partial;
     if (t[US_SLUB_T_DEFRAG_RATIO] < 0)
         t[US_SLUB_T_DEFRAG_RATIO] = is_2_6_25(c) ? 10 : 100;
+    if (check_min_partial(c, t[US_SLUB_T_MIN_PARTIAL], e) != US_OK)
+        return US_EINVAL;
     if (t[US_SLUB_T_MIN_ORDER] <= t[US_SLUB_T_MAX_ORDER])
         return US_OK;
     if (e) {
@@ -217,15 +232,8 @@ static enum us_status set_min_partial(struct us_cache *c, struct us_flight *f, i
                                       struct us_error *e)
 {
     (void)f;
-    if (is_2_6_25(c) && value != US_SLUB_MIN_PARTIAL) {
-        if (e) {
-            e->status = US_EINVAL;
-            snprintf(e->text, sizeof(e->text),
-                     "cache '%s': min_partial %lld, expected %d: it is a constant in epoch 2.6.25",
-                     c->name, (long long)value, US_SLUB_MIN_PARTIAL);
-        }
+    if (check_min_partial(c, value, e) != US_OK)
         return US_EINVAL;
-    }
     c->tunable[US_SLUB_T_MIN_PARTIAL] = value;
     us_slub_of(c)->min_partial = (uint32_t)value;
     return US_OK;

@@ -1,0 +1,78 @@
+/* slub_look.c - what a slub cache holds, for accounts, validation and pictures. */
+#include "policy/slub_slab.h"
+
+#define VISIT_CHUNK 256u
+
+/* Objects [from, from + n) of a freelist, from the oldest: out[0] the oldest of them. */
+static void copy_oldest(const struct us_cache *c, const struct us_slab *s, uint32_t size,
+                        uint32_t from, uint32_t n, void **out)
+{
+    void *object = s->local.head;
+    uint32_t i;
+
+    for (i = size; i-- > from; object = us_link_get(c, object))
+        if (i < from + n)
+            out[i - from] = object;
+}
+
+/* Objects of the freelist, as far as its links can be followed. */
+static uint32_t sound_length(const struct us_cache *c, const struct us_slab *s)
+{
+    const uint32_t most = us_list_size(s->local.count);
+    void *object = s->local.head, *next;
+    uint32_t size = 0;
+
+    while (object && size < most && us_slub_read_link(c, s, object, &next)) {
+        object = next;
+        size++;
+    }
+    return size;
+}
+
+static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsigned cpu,
+                           const struct us_slab *s)
+{
+    struct us_memory *mem = c->slabs->memory;
+    const uint32_t size = sound_length(c, s);
+    struct us_stock stock = {.kind = US_STOCK_CPU, .name = "freelist", .cpu = (int)cpu,
+                             .domain = (int)us_domain_of_cpu(c->machine, cpu), .node = s->node,
+                             .capacity = us_slab_objects(s),
+                             .touched = us_list_pops(s->local.count) != 0};
+    void *chunk[VISIT_CHUNK];
+    void **object = chunk;
+    uint32_t at = 0, most = VISIT_CHUNK;
+
+    if (size > VISIT_CHUNK && (object = us_meta_alloc(mem, size * sizeof(*object))) != NULL)
+        most = size;
+    else
+        object = chunk; /* without memory it is told in parts */
+    do {
+        stock.objects = size - at < most ? size - at : most;
+        copy_oldest(c, s, size, at, stock.objects, object);
+        v->stock(v->context, &stock, object);
+        at += stock.objects;
+    } while (at < size);
+    if (object != chunk)
+        us_meta_free(mem, object, size * sizeof(*object));
+}
+
+void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
+{
+    const struct us_slub *st = us_slub_of(c);
+    unsigned cpu, n;
+
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        struct us_list *list = c->local.region[cpu] ? us_local_word(&c->local, cpu, 0) : NULL;
+
+        if (list)
+            visit_cpu_slab(c, v, cpu, us_slub_slab_of_list(list));
+    }
+    for (n = 0; n < c->machine->nnodes; n++) {
+        struct us_slab *s;
+        uint64_t position = 0;
+
+        for (s = st->node[n].partial.first; s; s = s->next)
+            v->listed(v->context, s, n, "partial", position++);
+    }
+}
+

@@ -1,0 +1,190 @@
+"""Run a workload under several policies, round by round, and say which serves it best and why."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from unislab.baseline import BASELINES, BaselineContestant, Missing
+from unislab.comparison import Comparison
+from unislab.contestant import Contestant, PolicyContestant, harness_seconds, passes_for
+from unislab.environment import environment
+from unislab.result import Result, Seconds
+from unislab.run import as_workload, check_options
+from unislab.sizes import parse_time
+from unislab.trace import Trace
+from unislab.workload import Workload
+
+if TYPE_CHECKING:
+    from unislab.machine import Machine
+
+__all__ = ["compare"]
+
+
+def compare(
+    workload: Workload | Trace,
+    policies: str | Sequence[str] = "all",
+    *,
+    baselines: str | Sequence[str] = (),
+    rounds: int = 11,
+    min_time: float | str = "0.5 s",
+    machine: Machine | None = None,
+    seed: int = 0,
+    pace: float | None = None,
+    touch: str = "first",
+    implied: str = "before",
+    sizes: str = "requested",
+    memory: int | str | None = None,
+    tunables: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Compare policies, and perhaps mallocs, on one workload.
+
+    Each contestant runs its cold pass; then all run in turns, so that what disturbs the machine
+    disturbs all of them. Ratios are those of medians, with a 95 % interval over the rounds.
+
+    Parameters
+    ----------
+    workload : Workload or Trace
+    policies : "all" or sequence of str
+        Names as :func:`unislab.policies` gives them.
+    baselines : "all" or sequence of str
+        ``malloc`` (this system's), ``malloc:jemalloc``, ``malloc:mimalloc``, ``malloc:tcmalloc``,
+        each in a child process; what is not installed is left out with a note.
+    rounds : int
+        Turns of each contestant, at least 3.
+    min_time : float or str
+        Warm passes of each contestant take at least this long in all.
+    machine, seed, pace, touch, implied, sizes, memory
+        As for :func:`unislab.run`.
+    tunables : mapping
+        By policy: ``{"slub": {"min_objects": 16}}``.
+    progress : bool
+        Show a bar on the standard error.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> c = us.compare(us.datasets.load("tcp_rr"), ["unified", "slub"], rounds=3, min_time="30 ms")
+    >>> sorted(c.summary.index)
+    ['slub', 'unified']
+    """
+    names = _names(policies, baselines)
+    budget = parse_time(min_time) * 1e-9
+    if rounds < 3:
+        raise ValueError(f"rounds={rounds}: expected at least 3, an interval needs them")
+    check_options(touch, pace)
+    workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
+    if machine is not None and (baselines or len(workload.tasks) != 1):
+        raise ValueError(
+            "machine=: a modelled machine runs workloads of one task so far, and no malloc; "
+            f"{workload.name} has {len(workload.tasks)} tasks"
+        )
+    settings = dict(tunables or {})
+    if stray := sorted(settings.keys() - set(names)):
+        raise ValueError(f"tunables for {stray[0]!r}, which takes no part: {', '.join(names)} do")
+    notes: list[str] = []
+    with ExitStack() as stack:
+        contestants: list[Contestant] = []
+        for name in names:
+            try:
+                made = (
+                    BaselineContestant(workload, name, touch=touch, pace=pace)
+                    if name in BASELINES
+                    else PolicyContestant(
+                        workload,
+                        name,
+                        touch=touch,
+                        pace=pace,
+                        machine=machine,
+                        seed=seed,
+                        memory=memory,
+                        tunables=settings.get(name),
+                    )
+                )
+            except Missing as missing:
+                notes.append(str(missing))
+                continue
+            stack.callback(made.close)
+            contestants.append(made)
+        timed = machine is None
+        cold = {c.name: c.passes(1)[0] for c in contestants}
+        passes = _rounds(contestants, rounds if timed else 0, budget / rounds, bool(pace), progress)
+        results = {}
+        harness = harness_seconds(workload, touch=touch) if timed and not pace else None
+        about, counts = environment(), workload.counts
+        for c in contestants:
+            last, counters, caches, used = c.last_pass()
+            warm = [s for chunk in passes[c.name] for s in chunk]
+            results[c.name] = Result(
+                workload=workload.name,
+                policy=c.name,
+                seconds=Seconds.of(cold[c.name], [*warm, last]) if timed else None,
+                counters=counters,
+                caches=caches,
+                memory=used,
+                counts=counts,
+                environment=about,
+                seed=seed,
+                harness=harness,
+                repeats=(*warm, last) if timed else (),
+                tunables=settings.get(c.name, {}),
+            )
+    medians = {n: [statistics.median(chunk) for chunk in chunks] for n, chunks in passes.items()}
+    used_baselines = [n for n in results if n in BASELINES]
+    return Comparison(
+        workload.name, results, medians, baselines=used_baselines, notes=notes, seed=seed
+    )
+
+
+def _rounds(
+    contestants: Sequence[Contestant], rounds: int, budget: float, paced: bool, progress: bool
+) -> dict[str, list[list[float]]]:
+    """All warm passes, by contestant and round; who begins a round changes."""
+    taken: dict[str, list[list[float]]] = {c.name: [] for c in contestants}
+    number = dict.fromkeys(taken, 1)
+    if rounds and not paced:
+        number = {c.name: passes_for(c.passes(1)[0], budget, 1) for c in contestants}
+    for turn in _bar(range(rounds), progress):
+        for i in range(len(contestants)):
+            c = contestants[(turn + i) % len(contestants)]
+            taken[c.name].append(c.passes(number[c.name]))
+    return taken
+
+
+def _bar(turns: range, progress: bool) -> Iterable[int]:
+    if not progress:
+        return turns
+    from tqdm.auto import tqdm
+
+    bar: Iterable[int] = tqdm(turns, desc="rounds", leave=False)
+    return bar
+
+
+def _names(policies: str | Sequence[str], baselines: str | Sequence[str]) -> list[str]:
+    """Everything that takes part, each once, baselines last."""
+    import difflib
+
+    import unislab
+
+    known = unislab.policies()
+    wanted = known if policies == "all" else [policies] if isinstance(policies, str) else policies
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"no policy {name!r}: {hint}known are {', '.join(known)}")
+    mallocs = BASELINES if baselines == "all" else [baselines] if isinstance(baselines, str) else baselines
+    for name in mallocs:
+        if name not in BASELINES:
+            raise ValueError(f"no baseline {name!r}: expected {', '.join(BASELINES)}")
+    names = list(dict.fromkeys([*wanted, *mallocs]))
+    if not names:
+        raise ValueError("nothing to compare: give policies or baselines")
+    return names

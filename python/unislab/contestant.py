@@ -1,0 +1,172 @@
+"""What takes part in a run or a comparison: a heap on which a workload's passes run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from unislab import _model, _native
+from unislab.workload import Workload, fold_cpus
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unislab.allocator import Allocator
+
+__all__ = ["Contestant", "PolicyContestant", "harness_seconds"]
+
+#: Passes of a chunk take about this long, so that a call into C is nothing beside it.
+CHUNK_S = 0.03
+MAX_PASSES = 100_000
+
+
+class Contestant(Protocol):
+    """Runs passes of one workload, chunk by chunk, and says at the end what it counted."""
+
+    name: str
+
+    def passes(self, n: int) -> list[float]:
+        """Seconds of n passes, one after the other."""
+        ...
+
+    def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
+        """One more pass: its seconds, common counters, counters by cache, memory at its end."""
+        ...
+
+    def close(self) -> None:
+        """End it; what it allocated is freed."""
+        ...
+
+
+class PolicyContestant:
+    """A workload on an allocator.
+
+    Parameters
+    ----------
+    allocator : Allocator, optional
+        One that exists already and stays; by default one is made and closed.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        policy: str,
+        *,
+        touch: str = "first",
+        pace: float | None = None,
+        machine: Any = None,
+        seed: int = 0,
+        memory: int | str | None = None,
+        allocator: Allocator | None = None,
+        tunables: Mapping[str, Any] | None = None,
+    ) -> None:
+        import unislab
+
+        self.name = policy
+        self._own = allocator is None
+        self.allocator: Allocator = allocator or unislab.Allocator(
+            policy, memory=memory, machine=machine, seed=seed, **(tunables or {})
+        )
+        self._runner: Any = None
+        try:
+            handles = [self._cache(c) for c in workload.caches if not c.kmalloc]
+            modelled = self.allocator.machine is not None
+            module = _model if modelled else _native
+            place = _place(workload, modelled, self.allocator)
+            self._runner = module.Runner(
+                *workload._program(place),
+                allocator=self.allocator,
+                handles=handles,
+                touch=touch,
+                pace=pace or 0.0,
+                window=workload.window,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _cache(self, wanted: Any) -> Any:
+        known = self.allocator.caches.get(wanted.name)
+        if known is None:
+            return self.allocator.create_cache(
+                wanted.name, wanted.size, align=wanted.align, flags=wanted.flags
+            )
+        if known.size != wanted.size:
+            raise ValueError(
+                f"the allocator has a cache {wanted.name!r} of {known.size} bytes, the workload needs "
+                f"{wanted.size}; destroy it or use another allocator"
+            )
+        return known
+
+    def passes(self, n: int) -> list[float]:
+        """Seconds of n passes; what the last leaves live stays."""
+        return list(self._runner.passes(n))
+
+    def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
+        """One pass, counted from a clean start to before its clean-up."""
+        import pandas as pd
+
+        self._runner.clean()
+        totals, by_cache = self._stats(), self._cache_stats()
+        seconds = self._runner.passes(1)[0]
+        totals_after, by_cache_after = self._stats(), self._cache_stats()
+        memory = {k: int(v) for k, v in dict(self.allocator.account()).items()}
+        self._runner.clean()
+        changes = {name: value - totals[name] for name, value in totals_after.items()}
+        rows = [
+            # A general cache may have been made by the pass itself.
+            (self.name, cache, counter, value - by_cache.get(cache, {}).get(counter, 0))
+            for cache, counters in by_cache_after.items()
+            for counter, value in counters.items()
+        ]
+        frame = pd.DataFrame(rows, columns=["policy", "cache", "counter", "value"])
+        return seconds, changes, frame, memory
+
+    def _stats(self) -> dict[str, int]:
+        return {k: int(v) for k, v in self.allocator.stats(exact=True).items()}
+
+    def _cache_stats(self) -> dict[str, dict[str, int]]:
+        return {
+            name: {k: int(v) for k, v in cache.stats(exact=True).items()}
+            for name, cache in self.allocator.caches.items()
+        }
+
+    def close(self) -> None:
+        """Free what is live, end the threads, close the allocator if it is our own."""
+        if self._runner is not None:
+            self._runner.close()
+        if self._own:
+            self.allocator.close(force=True)
+
+
+def _place(workload: Workload, modelled: bool, allocator: Allocator) -> Any:
+    """How CPUs of the workload become CPUs of the machine."""
+    if modelled:
+        count = len(allocator.topology.cpu_node)
+        folded = fold_cpus(workload, range(count))
+    else:
+        folded = fold_cpus(workload)
+    return lambda cpus: tuple(dict.fromkeys(folded[c] for c in cpus))
+
+
+def harness_seconds(workload: Workload, *, touch: str) -> float:
+    """Median seconds of a pass that allocates nothing: loop, slots, order between tasks, touches."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself warned of folded CPUs
+        place = _place(workload, False, None)  # type: ignore[arg-type]
+    runner = _native.Runner(
+        *workload._program(place), heap="null", touch=touch, window=workload.window
+    )
+    try:
+        runner.passes(1)
+        return statistics.median(runner.passes(passes_for(runner.passes(1)[0], 3 * CHUNK_S, 5)))
+    finally:
+        runner.close()
+
+
+def passes_for(pass_seconds: float, seconds: float, at_least: int) -> int:
+    """How many passes take about that long."""
+    return max(at_least, min(MAX_PASSES, round(seconds / max(pass_seconds, 1e-7))))

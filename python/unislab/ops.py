@@ -1,0 +1,228 @@
+"""The operations that tasks of a :class:`~unislab.Workload` are made of.
+
+Each function returns an array of :data:`OP_DTYPE`; arrays are put together by :func:`sequence`, by
+:func:`repeat`, or simply by giving several to :meth:`Workload.add_task`.  Slots are the task's
+variables, numbered from 0; each holds one object.
+
+>>> from unislab import ops
+>>> ops.repeat(1000, ops.alloc(0, range(8)), ops.free(range(8))).size  # 16 operations, one REPEAT
+17
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unislab import _native
+
+__all__ = [
+    "FLAGS",
+    "NO_SLOT",
+    "OPS",
+    "OP_DTYPE",
+    "alloc",
+    "barrier",
+    "clock",
+    "free",
+    "recv",
+    "repeat",
+    "send",
+    "sequence",
+    "touch",
+    "work",
+]
+
+#: One operation, 16 bytes: ``op`` (a code of :data:`OPS`), ``flags`` (of :data:`FLAGS`), ``cache``
+#: (or the channel), ``slot``, ``arg``.
+OP_DTYPE = np.dtype(
+    [("op", "u1"), ("flags", "u1"), ("cache", "<u2"), ("slot", "<u4"), ("arg", "<u8")]
+)
+
+#: Codes by name: ALLOC, FREE, TOUCH, WORK, SEND, RECV, BARRIER, REPEAT, CLOCK, PROGRESS.
+OPS: Mapping[str, int] = MappingProxyType(dict(_native.OPS))
+
+#: SHARED (the slot belongs to the workload), ZERO, THISNODE, ACCOUNTED.
+FLAGS: Mapping[str, int] = MappingProxyType(dict(_native.OP_FLAGS))
+
+#: In SEND and RECV: the message is empty.
+NO_SLOT = 0xFFFFFFFF
+
+Ops: TypeAlias = NDArray[np.void]
+Slots: TypeAlias = int | Iterable[int]
+
+
+def _make(name: str, slot: Slots = 0, *, cache: int = 0, arg: int = 0, flags: int = 0) -> Ops:
+    slots = np.atleast_1d(np.asarray(slot if isinstance(slot, int) else list(slot), dtype=object))
+    for label, values, limit in (
+        ("slot", slots, 2**32),
+        ("cache or channel", [cache], 2**16),
+        ("argument", [arg], 2**64),
+    ):
+        for value in values:
+            if not 0 <= value < limit:
+                raise ValueError(f"{name}: {label} {value}, expected 0 to {limit - 1}")
+    array: Ops = np.zeros(len(slots), OP_DTYPE)
+    array["op"], array["flags"], array["cache"], array["arg"] = OPS[name], flags, cache, arg
+    array["slot"] = slots.astype(np.uint32)
+    return array
+
+
+def alloc(
+    cache: int,
+    slot: Slots,
+    *,
+    node: int | None = None,
+    zero: bool = False,
+    thisnode: bool = False,
+    shared: bool = False,
+) -> Ops:
+    """Allocate from a cache into a slot, or into each of several slots in turn.
+
+    Parameters
+    ----------
+    cache : int
+        What :meth:`Workload.add_cache` returned.
+    slot : int or iterable of int
+        Must be empty.
+    node : int, optional
+        Where the memory shall be; by default near the CPU.
+    zero, thisnode : bool
+        Zero the object; fail rather than use another node.
+    shared : bool
+        The slot is one of the workload's, which all tasks see: the allocation waits until it is
+        empty, and a free by another task waits until it is full.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> ops.alloc(0, range(3))["slot"].tolist()
+    [0, 1, 2]
+    """
+    flags = FLAGS["ZERO"] * zero | FLAGS["THISNODE"] * thisnode | FLAGS["SHARED"] * shared
+    return _make("ALLOC", slot, cache=cache, arg=0 if node is None else node + 1, flags=flags)
+
+
+def free(slot: Slots, *, shared: bool = False) -> Ops:
+    """Free the object in a slot, or in each of several.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.free([4, 2]))
+    2
+    """
+    return _make("FREE", slot, flags=FLAGS["SHARED"] * shared)
+
+
+def touch(slot: Slots, size: int = 0, *, shared: bool = False) -> Ops:
+    """Write one byte in each cache line of the first ``size`` bytes of an object; 0 is all of it.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> int(ops.touch(0, 128)["arg"][0])
+    128
+    """
+    return _make("TOUCH", slot, arg=size, flags=FLAGS["SHARED"] * shared)
+
+
+def work(cycles: int) -> Ops:
+    """Compute for about this many cycles, touching no memory.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.work(1000))
+    1
+    """
+    return _make("WORK", arg=cycles)
+
+
+def send(channel: int, slot: Slots | None = None) -> Ops:
+    """Send the object in a slot over a channel, or an empty message; waits while it is full.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.send(0, 5)), len(ops.send(1))
+    (1, 1)
+    """
+    return _make("SEND", NO_SLOT if slot is None else slot, cache=channel)
+
+
+def recv(channel: int, slot: Slots | None = None) -> Ops:
+    """Receive an object into an empty slot, or an empty message; waits while there is none.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.recv(0, range(4)))
+    4
+    """
+    return _make("RECV", NO_SLOT if slot is None else slot, cache=channel)
+
+
+def barrier() -> Ops:
+    """Wait until every task that has a barrier has come to it.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.barrier())
+    1
+    """
+    return _make("BARRIER")
+
+
+def clock(ns: int) -> Ops:
+    """The workload's time is ``ns``: the policy's timers follow it, and a paced run waits for it.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> int(ops.clock(2_000_000)["arg"][0])
+    2000000
+    """
+    return _make("CLOCK", arg=ns)
+
+
+def repeat(times: int, *parts: Ops) -> Ops:
+    """The parts one after the other, ``times`` times in all; may stand within another repeat.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.repeat(5, ops.work(10), ops.work(20)))
+    3
+    """
+    body = sequence(*parts)
+    if times < 0:
+        raise ValueError(f"repeat: {times} times, expected 0 or more")
+    if times == 0 or len(body) == 0:
+        return body[:0]
+    return sequence(body, _make("REPEAT", len(body), arg=times))
+
+
+def sequence(*parts: Ops) -> Ops:
+    """Parts one after the other.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> len(ops.sequence(ops.alloc(0, 0), ops.free(0)))
+    2
+    """
+    arrays: list[Any] = []
+    for part in parts:
+        array = np.asarray(part)
+        if array.dtype != OP_DTYPE:
+            raise TypeError(
+                f"expected arrays of OP_DTYPE, as the functions of unislab.ops make, not {part!r:.60}"
+            )
+        arrays.append(array)
+    return np.concatenate(arrays) if arrays else np.zeros(0, OP_DTYPE)

@@ -1,0 +1,178 @@
+"""What one run of a workload gave."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Result", "Seconds", "median_interval"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    """Times of passes: the first one, on an empty allocator, and those after it.
+
+    Attributes
+    ----------
+    cold : float
+        The first pass.
+    warm : float
+        Median of the others.
+    low, high : float
+        95 % interval of that median, from the order of the passes.
+    """
+
+    cold: float
+    warm: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, cold: float, passes: Sequence[float]) -> Seconds:
+        """From the cold pass and all warm ones."""
+        low, high = median_interval(passes)
+        return cls(cold, statistics.median(passes), low, high)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of a median: two order statistics that enclose it with that probability.
+
+    Of fewer than six values no interval has it: then the smallest and the largest.
+
+    Examples
+    --------
+    >>> from unislab.result import median_interval
+    >>> median_interval(range(1, 101))
+    (40, 61)
+    """
+    ordered = sorted(values)
+    n = len(ordered)
+    below = 0.0  # probability that at most k values lie below the median
+    k = -1
+    while k + 1 < n // 2 and below + math.comb(n, k + 1) * 0.5**n <= 0.025:
+        k += 1
+        below += math.comb(n, k) * 0.5**n
+    k = max(k, 0)
+    return ordered[k], ordered[n - 1 - k]
+
+
+def share(part: float, whole: float) -> float | None:
+    """A share, None of nothing."""
+    return part / whole if whole else None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Result:
+    """One policy (or another heap) under one workload.
+
+    Attributes
+    ----------
+    workload, policy : str
+    seconds : Seconds or None
+        ``cold``, ``warm`` (median), ``low`` and ``high`` (its 95 % interval) of one pass; None on a
+        modelled machine.
+    counters : mapping
+        The common counters over all caches of the last warm pass, without the frees that cleaned up
+        after it: the four ``alloc_*`` add up to the allocations of the workload, the four ``free_*``
+        to its frees.
+    caches : DataFrame
+        Columns ``policy``, ``cache``, ``counter``, ``value``: all counters of that pass by cache,
+        the policy's own ones too.
+    memory : mapping
+        Bytes at the end of that pass: ``reserved`` = ``live`` + ``queued`` + ``free_in_slabs`` +
+        ``waste``, and ``metadata``, ``resident``, ``address_range``; ``*_peak`` of each.
+    counts : mapping
+        What one pass of the workload does: ``allocs``, ``frees``, and a trace's counts.
+    harness : float or None
+        Seconds of a pass that allocates nothing: part of every ``seconds``, never subtracted.
+    repeats : tuple of float
+        Seconds of each warm pass.
+    tunables, environment, seed, notes
+        What was asked for, where it ran, and what is to be known about it.
+    """
+
+    workload: str
+    policy: str
+    seconds: Seconds | None
+    counters: Mapping[str, int]
+    caches: pd.DataFrame
+    memory: Mapping[str, int]
+    counts: Mapping[str, int]
+    environment: Mapping[str, Any]
+    seed: int = 0
+    harness: float | None = None
+    repeats: tuple[float, ...] = ()
+    tunables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fast_share(self) -> tuple[float | None, float | None]:
+        """Shares of the allocations and of the frees that the CPU's own stock served."""
+        made = sum(v for k, v in self.counters.items() if k.startswith("alloc_"))
+        freed = sum(v for k, v in self.counters.items() if k.startswith("free_"))
+        return (
+            share(self.counters.get("alloc_fast", 0), made),
+            share(self.counters.get("free_fast", 0), freed),
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Everything that is a number, as a long table: ``workload, policy, quantity, unit, value``.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> frame = us.run(us.workloads.pair(), min_time="10 ms").to_frame()
+        >>> sorted(set(frame["unit"]))
+        ['bytes', 'calls', 's']
+        """
+        import pandas as pd
+
+        rows: list[tuple[str, str, float]] = []
+        if self.seconds:
+            rows += [(k, "s", v) for k, v in dataclasses.asdict(self.seconds).items()]
+        if self.harness is not None:
+            rows.append(("harness", "s", self.harness))
+        rows += [(k, "calls", v) for k, v in self.counters.items()]
+        rows += [(k, "bytes", v) for k, v in self.memory.items()]
+        frame = pd.DataFrame(rows, columns=["quantity", "unit", "value"])
+        frame.insert(0, "policy", self.policy)
+        frame.insert(0, "workload", self.workload)
+        return frame
+
+    def __repr__(self) -> str:
+        parts = [f"{self.workload} under {self.policy}"]
+        if self.seconds:
+            parts.append(
+                f"{duration(self.seconds.warm)} a pass ({duration(self.seconds.low)} to "
+                f"{duration(self.seconds.high)}), cold {duration(self.seconds.cold)}"
+            )
+        for share_, what in zip(self.fast_share, ("allocations", "frees"), strict=True):
+            if share_ is not None:
+                parts.append(f"{share_:.1%} of {what} fast")
+        if "reserved_peak" in self.memory:
+            parts.append(f"{self.memory['reserved_peak'] / 1024:,.0f} KiB reserved at peak")
+        return f"<Result {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().drop(columns=["workload", "policy"]).to_html(index=False)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p><b>Result</b> {html.escape(repr(self)[8:-1])}</p>{table}{notes}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them.
+
+    >>> duration(0.00123), duration(12.0), duration(3.2e-7)
+    ('1.23 ms', '12 s', '320 ns')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

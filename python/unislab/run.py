@@ -1,0 +1,178 @@
+"""Run a workload under one policy."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from unislab.contestant import CHUNK_S, PolicyContestant, harness_seconds, passes_for
+from unislab.environment import environment
+from unislab.result import Result, Seconds
+from unislab.sizes import parse_time
+from unislab.trace import Trace
+from unislab.workload import Workload
+
+if TYPE_CHECKING:
+    from unislab.allocator import Allocator
+    from unislab.machine import Machine
+
+__all__ = ["run"]
+
+#: Warm passes of a run, at least.
+MIN_PASSES = 5
+
+
+def run(
+    workload: Workload | Trace,
+    policy: str = "unified",
+    *,
+    machine: Machine | None = None,
+    seed: int = 0,
+    allocator: Allocator | None = None,
+    min_time: float | str = "0.5 s",
+    pace: float | None = None,
+    touch: str = "first",
+    implied: str = "before",
+    sizes: str = "requested",
+    memory: int | str | None = None,
+    **tunables: Any,
+) -> Result:
+    """Run a workload, or the replay of a trace, under one policy.
+
+    The first pass, on an empty allocator, is timed apart; then passes are repeated. Objects that are
+    live at the end of a pass are freed between passes, outside of times and counters.
+
+    Parameters
+    ----------
+    workload : Workload or Trace
+    policy : str
+        One of :func:`unislab.policies`.
+    machine : Machine, optional
+        A modelled machine. It runs workloads of one task so far and gives counters and memory, no
+        times.
+    seed : int
+        For what is drawn: placement of implied frees, the allocator's random choices.
+    allocator : Allocator, optional
+        Run on this one, which can be watched meanwhile and stays open; its policy, memory and
+        tunables are used as they are.
+    min_time : float or str
+        Passes are repeated for at least this long (seconds, or text as ``"0.5 s"``).
+    pace : float, optional
+        1.0 keeps the gaps between a trace's events, 2.0 halves them. By default it runs flat out,
+        and the policy's timers follow the trace's time stamps all the same.
+    touch : {"first", "all", "none"}
+        Which lines of an object are written when it is allocated.
+    implied, sizes : str
+        As for :meth:`Workload.from_trace`.
+    memory : int or str, optional
+        Budget of the allocator.
+    **tunables
+        Of the policy, for all caches.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    MemoryError
+        An allocation failed; everything is freed.
+    ValueError
+        The workload, an option or a tunable is wrong.
+    RuntimeError
+        All tasks wait for one another.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> result = us.run(us.datasets.load("tcp_rr"), "slub", min_time="10 ms")
+    >>> made = sum(result.counters[k] for k in
+    ...            ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote"))
+    >>> made == result.counts["allocs"]
+    True
+    """
+    budget = parse_time(min_time) * 1e-9
+    workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
+    check_options(touch, pace)
+    if machine is not None and len(workload.tasks) != 1:
+        raise ValueError(
+            f"machine=: {workload.name} has {len(workload.tasks)} tasks; a modelled machine runs "
+            "workloads of one task so far. Run it on this machine (machine=None), or script the "
+            "modelled one with alloc.on_cpu()"
+        )
+    if allocator is not None:
+        if machine is not None or memory is not None or tunables:
+            raise ValueError(
+                "allocator=: its machine, memory and tunables are those it was made with; "
+                "leave machine=, memory= and tunables out"
+            )
+        policy = allocator.policy
+    modelled = machine is not None or (allocator is not None and allocator.machine is not None)
+    contestant = PolicyContestant(
+        workload,
+        policy,
+        touch=touch,
+        pace=pace,
+        machine=machine,
+        seed=seed,
+        memory=memory,
+        allocator=allocator,
+        tunables=tunables,
+    )
+    try:
+        cold = contestant.passes(1)[0]
+        warm = [] if modelled else _warm_passes(contestant, budget, paced=bool(pace))
+        last, counters, caches, used = contestant.last_pass()
+    finally:
+        contestant.close()
+    warm.append(last)
+    return Result(
+        workload=workload.name,
+        policy=policy,
+        seconds=None if modelled else Seconds.of(cold, warm),
+        counters=counters,
+        caches=caches,
+        memory=used,
+        counts=workload.counts,
+        environment=environment(),
+        seed=seed,
+        harness=None if modelled or pace else harness_seconds(workload, touch=touch),
+        repeats=() if modelled else tuple(warm),
+        tunables=tunables,
+    )
+
+
+def _warm_passes(contestant: PolicyContestant, budget: float, *, paced: bool) -> list[float]:
+    """Passes for at least the budget, but for the last one, which is counted."""
+    warm: list[float] = []
+    least = 0 if paced else MIN_PASSES - 1
+    start = time.perf_counter()
+    while len(warm) < least or time.perf_counter() - start < budget:
+        n = 1 if not warm else passes_for(warm[-1], min(CHUNK_S, budget), 1)
+        warm += contestant.passes(n)
+    return warm
+
+
+def check_options(touch: str, pace: float | None) -> None:
+    """Refuse what no run takes."""
+    if touch not in ("first", "all", "none"):
+        raise ValueError(f"touch={touch!r}: expected 'first', 'all' or 'none'")
+    if pace is not None and not 0 < pace <= 1e6:
+        raise ValueError(f"pace={pace!r}: expected a number above 0 (1.0 keeps the gaps), or None")
+
+
+def as_workload(
+    workload: Workload | Trace, *, implied: str, sizes: str, seed: int, pace: float | None
+) -> Workload:
+    """A workload as it is, a trace as its replay."""
+    if isinstance(workload, Trace):
+        return Workload.from_trace(
+            workload, implied=implied, sizes=sizes, seed=seed, paced=pace is not None
+        )
+    if not isinstance(workload, Workload):
+        raise TypeError(
+            f"expected a Workload or a Trace (us.Trace.read(path), us.datasets.load(name)), "
+            f"not {workload!r:.80}"
+        )
+    workload.check()
+    return workload

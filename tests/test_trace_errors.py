@@ -87,7 +87,13 @@ def test_a_frame_without_an_event_above_it() -> None:
     frame = b"\tffffffff81234567 kmem_cache_alloc+0x1a7 ([kernel.kallsyms])\n"
     with pytest.raises(us.TraceFormatError):
         read(b"# captured on: today\n" + frame)
-    assert read(GOOD + frame).counts["allocs"] == 1
+    perf = GOOD.replace(b"-1      ", b"     1 ")
+    assert read(perf + frame).counts["allocs"] == 1
+    # ftrace prints "=> symbol" below an event, and nothing else.
+    assert read(GOOD + b" => kmem_cache_alloc\n").counts["allocs"] == 1
+    for line in (frame, b"   hello\n"):
+        with pytest.raises(us.TraceFormatError):
+            read(GOOD + line)
 
 
 def test_a_line_cut_by_the_end_of_the_file() -> None:

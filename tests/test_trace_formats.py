@@ -361,3 +361,22 @@ def test_many_live_objects() -> None:
     )
     assert trace.counts["frees_matched"] == 20_000
     assert trace["object"][20_000:].tolist() == order.tolist()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        "\tffffffff81234567 kmem_cache_alloc+0x1a7 ([kernel.kallsyms])\n",
+        "\tffffffff81234567 kmem_cache_alloc+0x1a7\n",
+        "\tffffffff81234567\n",
+        "        ffffffff81234567 kmem_cache_alloc ([kernel.kallsyms])\n",
+        " kmem_cache_alloc+0x1a7 ([kernel.kallsyms])\n",
+        " kmem_cache_alloc\n",
+        "\t    7f12a0b1c2d3 operator new(unsigned long)+0x18 (/usr/lib/libstdc++.so.6)\n",
+        "\t               0 [unknown] ([unknown])\n",
+        "\tffffffff81234567 f (inlined)\n  slub.c:1234\n",
+    ],
+)
+def test_call_chains_of_perf(frames: str) -> None:
+    event = f"            task 13688 [003]   598.345030: {ALLOC}\n{frames}{frames}\n"
+    assert read(event * 2).counts["allocs"] == 2

@@ -281,24 +281,23 @@ static bool is_note(struct us_trace_line *line, const char *p, const char *end)
            us_scan_literal(at, end, " is empty") == end;
 }
 
-/* A frame of a call chain: indented "ffffffff8120 symbol+0x1 (object)" of perf, also without one of
- * the first two, or " => symbol" of the kernel. */
-static bool is_frame(const char *p, const char *end)
+/* A frame of a call chain below an event: "=> symbol" of the kernel, or indented "ffffffff8120
+ * symbol+0x1 (object)" of perf, of which -F may leave the first or the last out. */
+static bool is_frame(const char *p, const char *end, unsigned below)
 {
     const char *text = p, *stop;
     uint64_t ip;
-    bool tab = false;
 
-    for (; p < end && (*p == ' ' || *p == '\t'); p++)
-        tab |= *p == '\t';
-    if (us_scan_literal(p, end, "=> "))
-        return true;
+    if (!below)
+        return false;
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    if (below == US_FORM_DASH)
+        return us_scan_literal(p, end, "=> ");
     if (p == text)
         return false;
     stop = us_scan_hex(p, end, &ip);
-    if (ends_token(stop, end) && (tab || stop - p >= 8))
-        return true;
-    if (tab)
+    if (ends_token(stop, end) && (*text == '\t' || stop - p >= 8))
         return true;
     stop = us_skip_token(p, end);
     p = us_skip_spaces(stop, end);
@@ -332,7 +331,7 @@ static void parse_event(struct us_trace_line *line, const char *text, const char
 }
 
 void us_trace_line_parse(struct us_trace_line *line, const char *text, size_t len, unsigned forms,
-                         bool below_event)
+                         unsigned below)
 {
     const char *end = text + len;
 
@@ -355,11 +354,11 @@ void us_trace_line_parse(struct us_trace_line *line, const char *text, size_t le
         return;
     }
     /* Frames are the bulk of a trace with call chains, and perf's begin with a tab. */
-    if (below_event && *text == '\t' && is_frame(text, end)) {
+    if (*text == '\t' && is_frame(text, end, below)) {
         line->kind = US_LINE_FRAME;
         return;
     }
     parse_event(line, text, end, forms);
-    if (line->kind == US_LINE_BAD && !line->event.at && below_event && is_frame(text, end))
+    if (line->kind == US_LINE_BAD && !line->event.at && is_frame(text, end, below))
         line->kind = US_LINE_FRAME;
 }

@@ -53,9 +53,10 @@ struct us_trace_line {
     const char *expected; /* US_LINE_BAD: what should have stood here */
 };
 
-/* Reads one line without its line end. `forms` is a set of us_line_form; `below_event` says that
- * the line before belongs to an event, so that this one may be a frame of its call chain. */
+/* Reads one line without its line end. `forms` is the set of us_line_form to accept; `below` is the
+ * form of the event that the line before belongs to, 0 for none: only there can a call chain stand.
+ */
 void us_trace_line_parse(struct us_trace_line *line, const char *text, size_t len, unsigned forms,
-                         bool below_event);
+                         unsigned below);
 
 #endif

@@ -29,7 +29,7 @@ struct us_trace_reader {
     struct us_trace_error error;
     unsigned forms;
     unsigned seen_forms;
-    bool below_event;
+    unsigned below; /* form of the event whose call chain may follow, 0: none */
     bool header;
     bool trace_cmd;
     uint64_t lines, lines_skipped, lost_marks;
@@ -115,7 +115,7 @@ static void bad_line(struct us_trace_reader *r, const char *text, size_t len, co
 static bool take_event(struct us_trace_reader *r, const struct us_trace_line *line)
 {
     r->seen_forms |= line->form;
-    r->below_event = true;
+    r->below = line->form;
     switch (line->kind) {
     case US_LINE_ALLOC:
         return us_trace_match_alloc(&r->match, line);
@@ -131,7 +131,7 @@ static void take_line(struct us_trace_reader *r, const char *text, size_t len)
     struct us_trace_line line;
 
     r->lines++;
-    us_trace_line_parse(&line, text, len, r->forms, r->below_event);
+    us_trace_line_parse(&line, text, len, r->forms, r->below);
     switch (line.kind) {
     case US_LINE_BLANK:
     case US_LINE_FRAME:
@@ -154,7 +154,7 @@ static void take_line(struct us_trace_reader *r, const char *text, size_t len)
         bad_line(r, text, len, line.expected);
         break;
     }
-    r->below_event = false;
+    r->below = 0;
 }
 
 /* Takes the line that `rest` and the first `len` bytes of text make up. */
@@ -162,7 +162,7 @@ static void take_rest(struct us_trace_reader *r)
 {
     if (r->overlong) {
         r->lines++;
-        r->below_event = false;
+        r->below = 0;
         bad_line(r, r->rest, r->rest_len, EXPECT_SHORTER);
     } else {
         take_line(r, r->rest, r->rest_len);

@@ -185,24 +185,27 @@ static bool reserve_range(struct us_memory *mem, struct us_error *error)
     if (wanted == 0) {
         if (reserve_default(mem, smallest))
             return true;
-        us_memory_error(error, US_ENOMEM,
-                        "the system refused to reserve %llu bytes of address space, the least for %u"
-                        " nodes: raise the limit on virtual memory (ulimit -v)",
-                        (unsigned long long)smallest * nnodes, nnodes);
+        us_memory_error(
+            error, US_ENOMEM,
+            "the system refused to reserve %llu bytes of address space, the least for %u"
+            " nodes: raise the limit on virtual memory (ulimit -v)",
+            (unsigned long long)smallest * nnodes, nnodes);
         return false;
     }
     if (wanted / nnodes < smallest) {
-        us_memory_error(error, US_EINVAL,
-                        "address range of %llu bytes is too small: %u nodes need at least %llu bytes",
-                        (unsigned long long)wanted, nnodes, (unsigned long long)smallest * nnodes);
+        us_memory_error(
+            error, US_EINVAL,
+            "address range of %llu bytes is too small: %u nodes need at least %llu bytes",
+            (unsigned long long)wanted, nnodes, (unsigned long long)smallest * nnodes);
         return false;
     }
     if (mem->options.budget / nnodes > power_below(wanted / nnodes)) {
-        us_memory_error(error, US_EINVAL,
-                        "memory budget of %llu bytes does not fit the address range of %llu bytes, of"
-                        " which %u nodes can use %llu each: give a larger address range or none",
-                        (unsigned long long)mem->options.budget, (unsigned long long)wanted, nnodes,
-                        (unsigned long long)power_below(wanted / nnodes));
+        us_memory_error(
+            error, US_EINVAL,
+            "memory budget of %llu bytes does not fit the address range of %llu bytes, of"
+            " which %u nodes can use %llu each: give a larger address range or none",
+            (unsigned long long)mem->options.budget, (unsigned long long)wanted, nnodes,
+            (unsigned long long)power_below(wanted / nnodes));
         return false;
     }
     if (reserve(mem, power_below(wanted / nnodes)))
@@ -277,8 +280,7 @@ static bool init_nodes(struct us_memory *mem, struct us_error *error)
 struct us_memory *us_memory_create(struct us_machine *m, const struct us_memory_options *options,
                                    struct us_error *error)
 {
-    struct us_memory *mem = aligned_alloc(
-        US_LINE, (sizeof *mem + US_LINE - 1) / US_LINE * US_LINE);
+    struct us_memory *mem = aligned_alloc(US_LINE, (sizeof *mem + US_LINE - 1) / US_LINE * US_LINE);
 
     if (mem == NULL) {
         us_memory_error(error, US_ENOMEM, "the system refused %zu bytes", sizeof *mem);

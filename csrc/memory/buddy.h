@@ -13,7 +13,7 @@
 #include "memory/bitset.h"
 #include "memory/memory.h"
 
-#define US_NORDERS (US_MAX_ORDER + 1)
+#define US_NORDERS   (US_MAX_ORDER + 1)
 #define US_MAX_BLOCK (1ull << US_MAX_ORDER) /* pages */
 
 struct us_buddy {

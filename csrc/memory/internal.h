@@ -106,6 +106,11 @@ static inline void us_bump(_Atomic uint64_t *x, uint64_t n)
 {
     atomic_fetch_add_explicit(x, n, memory_order_relaxed);
 }
+/* For counts that only the holder of a lock changes. */
+static inline void us_add_locked(_Atomic uint64_t *x, uint64_t n)
+{
+    atomic_store_explicit(x, us_load(x) + n, memory_order_relaxed);
+}
 static inline void us_peak_add(struct us_peak *p, uint64_t n)
 {
     uint64_t now = atomic_fetch_add_explicit(&p->now, n, memory_order_relaxed) + n;

@@ -2,10 +2,10 @@
  *
  * One contiguous reserved range is cut into equal node ranges (a power of two each), so the node of
  * an address is arithmetic. Per node a buddy provider hands out blocks of 2^order pages, lowest
- * address first, from bitset trees that lie out of band; as many pages as the node's share of the byte
- * budget, so that memory fragments as it does on a machine of that size. Watermarks follow from it.
- * Our metadata is out of band too: page arrays (one element a page) that are purged together with
- * the pages they describe, and a metadata allocator in general-cache sizes.
+ * address first, from bitset trees that lie out of band; as many pages as the node's share of the
+ * byte budget, so that memory fragments as it does on a machine of that size. Watermarks follow
+ * from it. Our metadata is out of band too: page arrays (one element a page) that are purged
+ * together with the pages they describe, and a metadata allocator in general-cache sizes.
  */
 #ifndef US_MEMORY_H
 #define US_MEMORY_H
@@ -43,8 +43,8 @@ void us_memory_on_pressure(struct us_memory *mem, us_pressure_fn *fn, void *cont
 
 /* Head of struct us_memory, so that the checks of a free are inlined. */
 struct us_range {
-    uint64_t base;    /* first address */
-    uint64_t length;  /* bytes: nnodes << node_shift */
+    uint64_t base;   /* first address */
+    uint64_t length; /* bytes: nnodes << node_shift */
     unsigned node_shift, page_shift;
     uint64_t npages;
 };
@@ -72,16 +72,19 @@ US_INLINE uint64_t us_node_base(const struct us_range *r, unsigned node)
 {
     return r->base + ((uint64_t)node << r->node_shift);
 }
-US_INLINE uint64_t us_node_length(const struct us_range *r) { return 1ull << r->node_shift; }
+US_INLINE uint64_t us_node_length(const struct us_range *r)
+{
+    return 1ull << r->node_shift;
+}
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* A block of 2^order pages, aligned to its size within the node: the lowest of the smallest free
- * blocks that suffice; NULL when memory is exhausted. Without THISNODE other nodes are tried, nearest
- * number first. Contents are undefined. Ordinary requests may use the last page of the budget,
- * NORETRY ones leave `min` pages of a node alone. After a request that leaves its node below `low`, LOW
- * is called, one call at a time for each node, and again each time an eighth of low - min more is
- * gone. An injected failure is final: no call, no retry. */
+ * blocks that suffice; NULL when memory is exhausted. Without THISNODE other nodes are tried,
+ * nearest number first. Contents are undefined. Ordinary requests may use the last page of the
+ * budget, NORETRY ones leave `min` pages of a node alone. After a request that leaves its node
+ * below `low`, LOW is called, one call at a time for each node, and again each time an eighth of
+ * low - min more is gone. An injected failure is final: no call, no retry. */
 void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order, unsigned node,
                      unsigned flags);
 void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order);
@@ -91,26 +94,27 @@ uint64_t us_memory_purge(struct us_memory *mem, struct us_flight *f, uint64_t no
  * again whenever its page is free. Freed with the memory. */
 void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error);
 
-/* ---- metadata ---------------------------------------------------------------------------------- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
-/* Line-aligned zeroed memory for descriptors, queues, tables; accounted as metadata in general-cache
- * sizes (8..8192 in powers of two, 96 and 192, above that whole pages). */
+/* Line-aligned zeroed memory for descriptors, queues, tables; accounted as metadata in
+ * general-cache sizes (8..8192 in powers of two, 96 and 192, above that whole pages). */
 void *us_meta_alloc(struct us_memory *mem, size_t bytes);
 void us_meta_free(struct us_memory *mem, void *base, size_t bytes);
 size_t us_meta_rounded(const struct us_memory *mem, size_t bytes);
 
-/* ---- failure injection -------------------------------------------------------------------------- */
+/* ---- failure injection ----------------------------------------------------------------------- */
 
 enum us_fail_kind { US_FAIL_PAGES, US_FAIL_META };
 /* Each request fails with probability rate (of 2^32), or the nth from now alone (nth > 0). */
 void us_memory_fail(struct us_memory *mem, enum us_fail_kind kind, uint32_t rate, uint64_t nth);
-uint64_t us_memory_failed(const struct us_memory *mem, enum us_fail_kind kind); /* injected so far */
+/* Injected so far. */
+uint64_t us_memory_failed(const struct us_memory *mem, enum us_fail_kind kind);
 
-/* ---- accounts ------------------------------------------------------------------------------------ */
+/* ---- accounts -------------------------------------------------------------------------------- */
 
 /* bytes; peaks since creation or us_memory_reset_peaks. metadata: what us_meta_alloc handed out, in
- * rounded sizes; page arrays (whose resident part follows the pages in use) and bitsets (1/8 bit to 1/2
- * byte a page) stand apart. */
+ * rounded sizes; page arrays (whose resident part follows the pages in use) and bitsets (1/8 bit to
+ * 1/2 byte a page) stand apart. */
 struct us_memory_account {
     uint64_t reserved, reserved_peak; /* pages handed out */
     uint64_t metadata, metadata_peak;

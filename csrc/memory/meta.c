@@ -1,9 +1,9 @@
 /* meta.c - memory for our own descriptors, queues and tables.
  *
- * Sizes are accounted as general caches would round them. Up to 8 KiB, cells of whole lines come from
- * chunks of one cell size; above that, blocks of pages; above the largest block, mappings of their
- * own. Everything lies in one span apart from the arena, and what is free as a whole goes back to
- * the system at once, so that new memory is zero.
+ * Sizes are accounted as general caches would round them. Up to 8 KiB, cells of whole lines come
+ * from chunks of one cell size; above that, blocks of pages; above the largest block, mappings of
+ * their own. Everything lies in one span apart from the arena, and what is free as a whole goes
+ * back to the system at once, so that new memory is zero.
  *
  * Requests come without a flight. A signal handler that interrupted this thread inside here finds
  * `inside` set and, as one in a nested flight, only tries the lock: a request then fails, a free
@@ -13,14 +13,14 @@
 
 #include <string.h>
 
-#define CHUNK_BYTES (64u << 10)
+#define CHUNK_SHIFT  16u /* 64 KiB, or a page where that is larger */
 #define LARGEST_CELL 8192u
-#define SPAN_LEAST (64ull << 20)
+#define SPAN_LEAST   (64ull << 20)
 
 struct us_meta_chunk {
-    void *free; /* cells linked through their first word */
+    void *free;                        /* cells linked through their first word */
     struct us_meta_chunk *next, *prev; /* while it has a free cell */
-    uint32_t used, fresh; /* cells handed out; cells never handed out start here */
+    uint32_t used, fresh;              /* cells handed out; cells never handed out start here */
     uint32_t ncells;
     uint8_t klass;
 };
@@ -134,8 +134,8 @@ static struct us_meta_chunk *new_chunk(struct us_meta *m, unsigned klass)
     struct us_meta_chunk *chunk = &m->chunk[page >> m->chunk_order];
     memset(chunk, 0, sizeof *chunk);
     chunk->klass = (uint8_t)klass;
-    chunk->ncells = (uint32_t)(((size_t)1 << (m->chunk_order + m->span.page_shift)) /
-                               cell_of(klass));
+    chunk->ncells =
+        (uint32_t)(((size_t)1 << (m->chunk_order + m->span.page_shift)) / cell_of(klass));
     link_chunk(m, chunk);
     return chunk;
 }
@@ -310,7 +310,7 @@ bool us_meta_init(struct us_memory *mem, struct us_error *error)
     uint64_t bytes = mem->range.length / 8 & ~(block - 1);
 
     us_lock_init(&m->lock, US_LOCK_META);
-    m->chunk_order = shift < 16 ? 16 - shift : 0;
+    m->chunk_order = shift < CHUNK_SHIFT ? CHUNK_SHIFT - shift : 0;
     for (bytes = bytes > SPAN_LEAST ? bytes : SPAN_LEAST; bytes >= block; bytes /= 2) {
         uint64_t npages = bytes >> shift;
         size_t words = us_buddy_words(npages) * sizeof(uint64_t);
@@ -329,10 +329,11 @@ bool us_meta_init(struct us_memory *mem, struct us_error *error)
         us_os_release(m->chunk, m->chunk_bytes);
         m->chunk = NULL;
     }
-    us_memory_error(error, US_ENOMEM,
-                    "the system refused %llu bytes of address space for metadata: raise the limit on"
-                    " virtual memory (ulimit -v)",
-                    (unsigned long long)block);
+    us_memory_error(
+        error, US_ENOMEM,
+        "the system refused %llu bytes of address space for metadata: raise the limit on"
+        " virtual memory (ulimit -v)",
+        (unsigned long long)block);
     return false;
 }
 

@@ -1,10 +1,10 @@
 /* pages.c - handing out pages: nodes in turn, pressure, retries, injected failures.
  *
- * A request first tries its node, then (without THISNODE) the others, nearest number first. When all
- * refuse, the embedder is asked to give something back and the request tries again, a bounded number
- * of times. Ordinary requests may use a node's last page; one that has a smaller order to fall back
- * to (NORETRY) leaves `min` pages alone. When a request leaves its node below `low`, the embedder
- * is told, and told again each time an eighth of the gap between the marks has gone.
+ * A request first tries its node, then (without THISNODE) the others, nearest number first. When
+ * all refuse, the embedder is asked to give something back and the request tries again, a bounded
+ * number of times. Ordinary requests may use a node's last page; one that has a smaller order to
+ * fall back to (NORETRY) leaves `min` pages alone. When a request leaves its node below `low`, the
+ * embedder is told, and told again each time an eighth of the gap between the marks has gone.
  */
 #include "memory/internal.h"
 
@@ -62,8 +62,8 @@ static void hand_out(struct us_memory *mem, struct us_page_node *node, uint64_t 
         node->ndirty[g] -= left;
         was_resident += left;
     }
-    us_bump(&node->used, n);
-    us_bump(&node->allocs, 1);
+    us_add_locked(&node->used, n);
+    us_add_locked(&node->allocs, 1);
     if (page + n > us_load(&node->high_water))
         atomic_store_explicit(&node->high_water, page + n, memory_order_relaxed);
     us_peak_add(&mem->reserved, n);
@@ -78,8 +78,8 @@ static void take_back(struct us_memory *mem, struct us_page_node *node, uint64_t
 
     us_buddy_free(&node->span.buddy, page, order);
     node->ndirty[US_YOUNG] += us_bitset_set_range(&node->dirty[US_YOUNG], page, n);
-    atomic_fetch_sub_explicit(&node->used, n, memory_order_relaxed);
-    us_bump(&node->frees, 1);
+    us_add_locked(&node->used, 0 - n);
+    us_add_locked(&node->frees, 1);
     us_peak_sub(&mem->reserved, n);
 }
 

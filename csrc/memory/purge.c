@@ -7,7 +7,7 @@
 #include "memory/internal.h"
 
 #define BATCH_PAGES US_MAX_BLOCK /* purged under one hold of the lock, */
-#define BATCH_RUNS 64u           /* in so many runs */
+#define BATCH_RUNS  64u          /* in so many runs */
 
 void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error)
 {
@@ -16,10 +16,11 @@ void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error)
 
     if (n == US_MAX_ARRAYS || bytes == 0 || (bytes & (bytes - 1)) ||
         bytes > mem->machine->page_size) {
-        us_memory_error(error, US_EINVAL,
-                        "page array %u of %zu bytes a page: at most %u arrays of a power of two up to"
-                        " a page are possible",
-                        n, bytes, US_MAX_ARRAYS);
+        us_memory_error(
+            error, US_EINVAL,
+            "page array %u of %zu bytes a page: at most %u arrays of a power of two up to"
+            " a page are possible",
+            n, bytes, US_MAX_ARRAYS);
         return NULL;
     }
     array->bytes = bytes;
@@ -53,8 +54,8 @@ static bool group_is_free(const struct us_memory *mem, const struct us_page_node
 static void purge_elements(struct us_memory *mem, const struct us_page_node *node,
                            const struct us_array *array, uint64_t from, uint64_t end)
 {
-    uint64_t first = (uint64_t)(node->span.base - (char *)(uintptr_t)mem->range.base) >>
-                     mem->range.page_shift;
+    uint64_t first =
+        (uint64_t)(node->span.base - (char *)(uintptr_t)mem->range.base) >> mem->range.page_shift;
     size_t page_size = mem->machine->page_size;
     unsigned order = (unsigned)__builtin_ctzll(page_size / array->bytes);
     uint64_t group = 1ull << order;

@@ -1,7 +1,7 @@
 /* deferred.c - frees of signal handlers that found a lock busy wait on a list of their node.
  *
- * Pushes are lock-free; a take empties the list with one exchange, so there is no pop that could mix
- * up two lists with the same head.
+ * Pushes are lock-free; a take empties the list with one exchange, so there is no pop that could
+ * mix up two lists with the same head.
  */
 #include "slab/internal.h"
 

@@ -1,7 +1,8 @@
 /* misuse.c - the record of misuses of memory that were found late.
  *
- * Who finds one may hold any lock or be a signal handler, so a record is taken by one atomic exchange,
- * and one that another thread is just writing or reading is passed over: the count still tells.
+ * Who finds one may hold any lock or be a signal handler, so a record is taken by one atomic
+ * exchange, and one that another thread is just writing or reading is passed over: the count still
+ * tells.
  */
 #include "slab/internal.h"
 
@@ -54,8 +55,10 @@ static void describe(struct us_misuse *m, const struct us_slab *s)
 
     switch (m->kind) {
     case US_MISUSE_OUTSIDE:
-        snprintf(text, room, "found %#llx, outside the allocator's range; expected an object of cache"
-                 " '%s' in %#llx..%#llx", address, c->name, (unsigned long long)range->base,
+        snprintf(text, room,
+                 "found %#llx, outside the allocator's range; expected an object of cache"
+                 " '%s' in %#llx..%#llx",
+                 address, c->name, (unsigned long long)range->base,
                  (unsigned long long)(range->base + range->length));
         return;
     case US_MISUSE_NO_SLAB:
@@ -63,21 +66,29 @@ static void describe(struct us_misuse *m, const struct us_slab *s)
                  address, c->name);
         return;
     case US_MISUSE_NO_OBJECT:
-        snprintf(text, room, "found %#llx, %llu bytes into slab %#llx; expected the start of one of"
-                 " %u objects of %zu bytes of cache '%s'", address, address - base, base,
-                 s ? us_slab_objects(s) : 0, c->geometry.stride, c->name);
+        snprintf(text, room,
+                 "found %#llx, %llu bytes into slab %#llx; expected the start of one of"
+                 " %u objects of %zu bytes of cache '%s'",
+                 address, address - base, base, s ? us_slab_objects(s) : 0, c->geometry.stride,
+                 c->name);
         return;
     case US_MISUSE_WRONG_CACHE:
-        snprintf(text, room, "found %#llx, of cache '%s' (slab %#llx); expected an object of cache"
-                 " '%s'", address, name_of(s), base, c->name);
+        snprintf(text, room,
+                 "found %#llx, of cache '%s' (slab %#llx); expected an object of cache"
+                 " '%s'",
+                 address, name_of(s), base, c->name);
         return;
     case US_MISUSE_DOUBLE_FREE:
-        snprintf(text, room, "found %#llx free already in slab %#llx of cache '%s'; expected each"
-                 " object to be freed once", address, base, c->name);
+        snprintf(text, room,
+                 "found %#llx free already in slab %#llx of cache '%s'; expected each"
+                 " object to be freed once",
+                 address, base, c->name);
         return;
     case US_MISUSE_LIST:
-        snprintf(text, room, "found %#llx on a damaged free list of slab %#llx of cache '%s'; expected"
-                 " no write after free", address, base, c->name);
+        snprintf(text, room,
+                 "found %#llx on a damaged free list of slab %#llx of cache '%s'; expected"
+                 " no write after free",
+                 address, base, c->name);
         return;
     }
     snprintf(text, room, "found misuse of kind %d at %#llx of cache '%s'", (int)m->kind, address,

@@ -1,8 +1,9 @@
 /* object.c - objects within a slab: which address is one, and which are free (BITMAP state).
  *
- * Up to 64 objects the descriptor's word has a bit for each that is free. Above that the bits lie in
- * the page-indexed array from the slab's first page on, and the descriptor's word is the number of the
- * first word there that may have a bit set, so that taking one object after another stays cheap.
+ * Up to 64 objects the descriptor's word has a bit for each that is free. Above that the bits lie
+ * in the page-indexed array from the slab's first page on, and the descriptor's word is the number
+ * of the first word there that may have a bit set, so that taking one object after another stays
+ * cheap.
  */
 #include "slab/internal.h"
 

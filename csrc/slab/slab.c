@@ -38,7 +38,7 @@ bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_e
     return false;
 }
 
-/* ---- constructors -------------------------------------------------------------------------------- */
+/* ---- constructors ---------------------------------------------------------------------------- */
 
 void us_construct(const struct us_cache *c, void *object, size_t first)
 {
@@ -74,7 +74,7 @@ static void construct_all(struct us_cache *c, struct us_flight *f, const struct 
         us_flight_resume(f);
 }
 
-/* ---- slabs ------------------------------------------------------------------------------------------ */
+/* ---- slabs ----------------------------------------------------------------------------------- */
 
 static void map_pages(struct us_slabs *slabs, struct us_slab *s, struct us_slab *to)
 {

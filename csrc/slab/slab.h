@@ -4,10 +4,10 @@
  * out of band: element of a page array at the slab's first page. Every page of a slab maps to the
  * descriptor, so any address finds its slab by arithmetic and one load.
  *
- * Free-object state is one of two kinds. BITMAP: a set bit is an object free in the slab; one word in
- * the descriptor up to 64 objects, above that the page-indexed bit array (the descriptor's word then
- * says below which word of it nothing is free); free objects are never touched. LIST: free objects
- * are linked through themselves at `link`.
+ * Free-object state is one of two kinds. BITMAP: a set bit is an object free in the slab; one word
+ * in the descriptor up to 64 objects, above that the page-indexed bit array (the descriptor's word
+ * then says below which word of it nothing is free); free objects are never touched. LIST: free
+ * objects are linked through themselves at `link`.
  *
  *   descriptor, one line:
  *     0  local.head  local.count   the list of the CPU that owns the slab (list policies)
@@ -26,11 +26,12 @@
 struct us_policy;
 struct us_cache;
 
-enum us_slab_state { /* bits of us_slab.state; each changed under the lock that guards its list */
-    US_SLAB_PARTIAL = 1, /* on a partial list */
-    US_SLAB_FROZEN = 2,  /* owned by a CPU */
-    US_SLAB_LARGE = 4,   /* a large kmalloc, one object */
-    US_SLAB_BAD = 8,     /* corruption was seen: objects are kept out of circulation */
+/* Bits of us_slab.state, each changed under the lock that guards its list. */
+enum us_slab_state {
+    US_SLAB_PARTIAL = 1,  /* on a partial list */
+    US_SLAB_FROZEN = 2,   /* owned by a CPU */
+    US_SLAB_LARGE = 4,    /* a large kmalloc, one object */
+    US_SLAB_BAD = 8,      /* misuse was seen: objects may be out of circulation */
     US_SLAB_PRIVATE = 16, /* being made or unmade: on no list, no object handed out */
 };
 
@@ -51,18 +52,24 @@ struct us_slab {
 };
 _Static_assert(sizeof(struct us_slab) == 64, "a descriptor is one line");
 
-US_INLINE uint32_t us_slab_objects(const struct us_slab *s) { return s->shape & 0xffffff; }
-US_INLINE unsigned us_slab_order(const struct us_slab *s) { return s->shape >> 24; }
+US_INLINE uint32_t us_slab_objects(const struct us_slab *s)
+{
+    return s->shape & 0xffffff;
+}
+US_INLINE unsigned us_slab_order(const struct us_slab *s)
+{
+    return s->shape >> 24;
+}
 
 /* The arrays of one allocator. */
 struct us_slabs {
     struct us_memory *memory;
-    struct us_range range;   /* a copy, for inlined checks */
-    struct us_slab *slab;    /* [page] descriptors, valid at first pages */
+    struct us_range range;    /* a copy, for inlined checks */
+    struct us_slab *slab;     /* [page] descriptors, valid at first pages */
     struct us_slab **of_page; /* [page] NULL or descriptor */
-    uint64_t *bits;          /* [page * page_size/64 words/8...]: free bits of large slabs */
-    uint64_t *used_bits;     /* debug F: object is with the user */
-    unsigned bits_shift;     /* words of a page in bits: 1 << bits_shift */
+    uint64_t *bits;           /* [page * page_size/64 words/8...]: free bits of large slabs */
+    uint64_t *used_bits;      /* debug F: object is with the user */
+    unsigned bits_shift;      /* words of a page in bits: 1 << bits_shift */
     struct us_misuse_log *misuse;
 };
 /* Takes the arrays from `memory`, which frees them when it is destroyed. */
@@ -80,7 +87,7 @@ US_INLINE void *us_slab_base(const struct us_slabs *s, const struct us_slab *sla
     return us_page_address(&s->range, (uint64_t)(slab - s->slab));
 }
 
-/* ---- geometry ------------------------------------------------------------------------------------ */
+/* ---- geometry -------------------------------------------------------------------------------- */
 
 enum us_object_state { US_OBJECTS_BITMAP, US_OBJECTS_LIST };
 
@@ -104,43 +111,46 @@ unsigned us_fls(uint64_t x); /* 1-based highest set bit, 0 for 0 */
 unsigned us_slub_order(size_t stride, size_t page_size, unsigned min_objects, unsigned min_order,
                        unsigned max_order, bool epoch_2_6_25);
 
-/* ---- caches --------------------------------------------------------------------------------------- */
+/* ---- caches ---------------------------------------------------------------------------------- */
 
 #define US_NAME_MAX 64
 
 struct us_cache {
-    struct us_cache_head head;     /* entries of the policy, or of debug F */
-    struct us_local local;         /* table first: the fast path's first load */
-    struct us_slabs *slabs;        /* of the allocator */
+    struct us_cache_head head; /* entries of the policy, or of debug F */
+    struct us_local local;     /* table first: the fast path's first load */
+    struct us_slabs *slabs;    /* of the allocator */
     struct us_machine *machine;
-    void *state;                   /* the policy's own */
+    void *state; /* the policy's own */
     const struct us_policy *policy;
-    int64_t *tunable;              /* [policy->ntunables] current values */
+    int64_t *tunable; /* [policy->ntunables] current values */
     struct us_geometry geometry;
-    size_t size;                   /* bytes asked for */
-    uint64_t reciprocal;           /* us_reciprocal_of(stride), for us_object_index */
-    unsigned flags;                /* enum us_cache_flags */
-    unsigned nrows;                /* rows of stats: common, then the policy's */
-    _Atomic uint64_t *stats;       /* [ncpus][nrows] slow-path counts, relaxed */
+    size_t size;             /* bytes asked for */
+    uint64_t reciprocal;     /* us_reciprocal_of(stride), for us_object_index */
+    unsigned flags;          /* enum us_cache_flags */
+    unsigned nrows;          /* rows of stats: common, then the policy's */
+    _Atomic uint64_t *stats; /* [ncpus][nrows] slow-path counts, relaxed */
     struct us_lock stats_lock;
-    _Atomic uint64_t *nr_slabs;    /* [nnodes] */
-    _Atomic uint64_t *nr_objects;  /* [nnodes] capacity of those slabs */
-    _Atomic(void *) *deferred;     /* [nnodes] frees of nested signal handlers, linked through objects */
+    _Atomic uint64_t *nr_slabs;   /* [nnodes] */
+    _Atomic uint64_t *nr_objects; /* [nnodes] capacity of those slabs */
+    _Atomic(void *) *deferred;    /* [nnodes] frees of nested handlers, linked through objects */
     struct us_cache_options options;
-    void *pattern;                 /* copy */
+    void *pattern; /* copy */
     char name[US_NAME_MAX];
-    void *owner;                   /* struct us_allocator, opaque here */
-    struct us_cache *next;         /* in the allocator's list */
+    void *owner;           /* struct us_allocator, opaque here */
+    struct us_cache *next; /* in the allocator's list */
     unsigned id;
-    bool general;                  /* a kmalloc cache */
+    bool general; /* a kmalloc cache */
     bool has_constructor;
-    _Atomic uint64_t misuses;      /* reported so far */
+    _Atomic uint64_t misuses; /* reported so far */
 };
 
-/* 2^64 / stride, rounded up; strides from 2 on. The excess e = reciprocal * stride - 2^64 is less than
- * the stride, and offset * reciprocal >> 64 is exact while offset * e < 2^64: always, since slabs and
- * strides are below 2^32. (With 32 bits it is wrong from strides of some KiB on.) */
-US_INLINE uint64_t us_reciprocal_of(size_t stride) { return UINT64_MAX / stride + 1; }
+/* 2^64 / stride, rounded up; strides from 2 on. The excess e = reciprocal * stride - 2^64 is less
+ * than the stride, and offset * reciprocal >> 64 is exact while offset * e < 2^64: always, since
+ * slabs and strides are below 2^32. (With 32 bits it is wrong from strides of some KiB on.) */
+US_INLINE uint64_t us_reciprocal_of(size_t stride)
+{
+    return UINT64_MAX / stride + 1;
+}
 /* Index of the object that holds the byte at `offset` of its slab. */
 US_INLINE uint32_t us_object_index(const struct us_cache *c, uint64_t offset)
 {
@@ -158,14 +168,14 @@ US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *ob
     return us_slab_of(c->slabs, object);
 }
 
-/* ---- slabs ------------------------------------------------------------------------------------------ */
+/* ---- slabs ----------------------------------------------------------------------------------- */
 
-/* A new slab for the cache, all objects free in it and constructed, LIST objects linked, private to the
- * caller, on no list (state PRIVATE is cleared by the caller when it publishes). Tries the preferred
- * order, then the minimum (*fallback says so). flags: US_THISNODE and US_NOWAIT of enum us_alloc_flags
- * count. The slab may be of another node without US_THISNODE: see its `node`. The policy counts it.
- * No lock may be held. NULL when memory is exhausted, or when the constructor would have to wait
- * for the embedder inside a signal handler. */
+/* A new slab for the cache, all objects free in it and constructed, LIST objects linked, private to
+ * the caller, on no list (state PRIVATE is cleared by the caller when it publishes). Tries the
+ * preferred order, then the minimum (*fallback says so). flags: US_THISNODE and US_NOWAIT of enum
+ * us_alloc_flags count. The slab may be of another node without US_THISNODE: see its `node`. The
+ * policy counts it. No lock may be held. NULL when memory is exhausted, or when the constructor
+ * would have to wait for the embedder inside a signal handler. */
 struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
                             bool *fallback);
 /* A block of its own for one object: state LARGE, not free. The cache is the pseudo-cache of such
@@ -177,8 +187,8 @@ struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsig
 void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s);
 
 /* BITMAP state; the caller holds the lock that guards the slab. */
-/* Takes up to n free objects, lowest addresses first, written from out[n-1] downwards, so that later pops
- * return ascending addresses: on return out[n-taken..n) is filled. Returns taken. */
+/* Takes up to n free objects, lowest addresses first, written from out[n-1] downwards, so that
+ * later pops return ascending addresses: on return out[n-taken..n) is filled. Returns taken. */
 unsigned us_slab_take(struct us_cache *c, struct us_slab *s, void **out, unsigned n);
 /* Puts an object back: false, a report and state BAD, when it is not an object start of this cache
  * (it stays out of circulation) or is already free (it stays free once). */
@@ -221,21 +231,23 @@ US_INLINE bool us_used_test(const struct us_cache *c, const struct us_slab *s, u
     return __atomic_load_n(us_used_word(c, s, index), __ATOMIC_RELAXED) >> (index % 64) & 1;
 }
 
-/* ---- slab lists ----------------------------------------------------------------------------------- */
+/* ---- slab lists ------------------------------------------------------------------------------ */
 
 struct us_slab_list {
     struct us_slab *first, *last;
     uint64_t length;
 };
-void us_slab_list_head(struct us_slab_list *l, struct us_slab *s); /* add at the head, sets PARTIAL */
+/* On a list a slab is PARTIAL. */
+void us_slab_list_head(struct us_slab_list *l, struct us_slab *s);
 void us_slab_list_tail(struct us_slab_list *l, struct us_slab *s);
-void us_slab_list_remove(struct us_slab_list *l, struct us_slab *s); /* clears PARTIAL */
+void us_slab_list_remove(struct us_slab_list *l, struct us_slab *s);
 /* Orders a list fullest slabs first (fewest free objects), stable, without allocating. */
 void us_slab_list_sort(struct us_slab_list *l);
 
-/* ---- statistics, misuse -------------------------------------------------------------------------- */
+/* ---- statistics, misuse ---------------------------------------------------------------------- */
 
 /* Common counters of every policy (reference: counters table). row: id, name, help */
+/* clang-format off */
 #define US_COMMON_COUNTERS(row)                                                                   \
     row(ALLOC_FAST, "alloc_fast", "allocations from a stock private to the CPU")                  \
     row(ALLOC_SECOND_LEVEL, "alloc_second_level", "allocations from a stock shared between CPUs") \
@@ -250,6 +262,7 @@ void us_slab_list_sort(struct us_slab_list *l);
     row(FLUSH, "flush", "flushes of a CPU's stock")                                               \
     row(EXPIRE_OBJECTS, "expire_objects", "objects moved to slabs by ageing or expiration")       \
     row(OBJECTS_MOVED, "objects_moved", "objects moved between levels")
+/* clang-format on */
 enum us_common {
 #define US_ROW(id, name, help) US_##id,
     US_COMMON_COUNTERS(US_ROW)
@@ -272,8 +285,14 @@ US_INLINE void us_count_n(struct us_cache *c, unsigned cpu, unsigned policy_row,
     us_stat_add(c, cpu, (unsigned)US_NCOMMON + policy_row, n);
 }
 
-enum us_misuse_kind { US_MISUSE_OUTSIDE, US_MISUSE_NO_SLAB, US_MISUSE_NO_OBJECT, US_MISUSE_WRONG_CACHE,
-                      US_MISUSE_DOUBLE_FREE, US_MISUSE_LIST };
+enum us_misuse_kind {
+    US_MISUSE_OUTSIDE,
+    US_MISUSE_NO_SLAB,
+    US_MISUSE_NO_OBJECT,
+    US_MISUSE_WRONG_CACHE,
+    US_MISUSE_DOUBLE_FREE,
+    US_MISUSE_LIST
+};
 struct us_misuse {
     enum us_misuse_kind kind;
     const struct us_cache *cache;
@@ -281,8 +300,8 @@ struct us_misuse {
     uint64_t slab_base; /* 0 = none */
     char text[200];     /* what was found, what was expected */
 };
-/* Counts and records a misuse (last 64 of the allocator are kept) and marks its slab BAD. Never waits,
- * allocates nothing: any lock may be held, and signal handlers may call it. */
+/* Counts and records a misuse (last 64 of the allocator are kept) and marks its slab BAD. Never
+ * waits, allocates nothing: any lock may be held, and signal handlers may call it. */
 void us_report_misuse(struct us_cache *c, enum us_misuse_kind kind, const void *object);
 size_t us_misuse_count(const struct us_cache *c);
 /* Copies the recorded ones of this cache; returns how many. */
@@ -293,8 +312,8 @@ void us_misuse_forget(struct us_cache *c);
 /* Frees of nested signal handlers: pushes on the node's lock-free list; takes all of a node. */
 void us_defer_free(struct us_cache *c, void *object);
 void *us_deferred_take(struct us_cache *c, unsigned node); /* chain linked at offset 0, or NULL */
-/* Makes good what the link overwrote: applies the pattern, or calls the constructor again. No lock may
- * be held. */
+/* Makes good what the link overwrote: applies the pattern, or calls the constructor again. No lock
+ * may be held. */
 void us_deferred_restore(struct us_cache *c, void *object);
 
 #endif

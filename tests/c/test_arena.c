@@ -2,7 +2,8 @@
 /* The page provider: ranges, budgets, watermarks, nodes in turn, pressure, injected failures. */
 #include "fixture_memory.h"
 
-/* ---- the range --------------------------------------------------------------------------------- */
+/* ---- the range ---------------------------------------------------------------------------------
+ */
 
 static void node_ranges(void)
 {
@@ -74,7 +75,8 @@ static void explicit_range(void)
     us_machine_destroy(m);
 }
 
-/* ---- watermarks -------------------------------------------------------------------------------- */
+/* ---- watermarks --------------------------------------------------------------------------------
+ */
 
 /* The formula in kB: sqrt(budget * 16) within 128 and 262144, at most an eighth; the gap is a
  * quarter of it or a thousandth of the memory. */
@@ -102,7 +104,8 @@ static void check_marks(unsigned nnodes, uint64_t budget, uint64_t min_kb)
 
 static void watermarks(void)
 {
-    /* The examples of the reference: 1 GiB -> 4096 kB, 4 GiB -> 8192, 16 GiB -> 16384, 64 -> 32768. */
+    /* The examples of the reference: 1 GiB -> 4096 kB, 4 GiB -> 8192, 16 GiB -> 16384, 64 -> 32768.
+     */
     check_marks(1, 1024 * MIB, 4096);
     check_marks(1, 4096 * MIB, 8192);
     check_marks(2, 16384 * MIB, 16384);
@@ -115,7 +118,8 @@ static void watermarks(void)
     check_marks(2, MIB, 128);
 }
 
-/* ---- pages ------------------------------------------------------------------------------------- */
+/* ---- pages -------------------------------------------------------------------------------------
+ */
 
 static void lowest_address_first(void)
 {
@@ -280,7 +284,8 @@ static void fragmentation_refuses_orders(void)
     us_machine_destroy(m);
 }
 
-/* ---- pressure ---------------------------------------------------------------------------------- */
+/* ---- pressure ----------------------------------------------------------------------------------
+ */
 
 struct embedder {
     struct us_memory *memory;
@@ -400,7 +405,8 @@ static void retries_are_bounded(void)
     us_machine_destroy(m);
 }
 
-/* ---- injected failures ------------------------------------------------------------------------- */
+/* ---- injected failures -------------------------------------------------------------------------
+ */
 
 static void nth_request_fails(void)
 {

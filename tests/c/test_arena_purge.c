@@ -113,11 +113,13 @@ static void all_at_once(void)
     end();
 }
 
-/* Elements of pages in use are kept, and pages of the array that describe only free ones go back. */
+/* Elements of pages in use are kept, and pages of the array that describe only free ones go back.
+ */
 static void page_arrays_follow(void)
 {
     begin(2, 64 * MIB);
-    const size_t bytes = 64, each = machine->page_size / bytes; /* arena pages an array page describes */
+    const size_t bytes = 64,
+                 each = machine->page_size / bytes; /* arena pages an array page describes */
     char *array = us_page_array(mem, bytes, NULL);
     const struct us_range *r = us_memory_range(mem);
     uint64_t first = us_page_of(r, (void *)(uintptr_t)us_node_base(r, 1));

@@ -96,7 +96,8 @@ static uint64_t below(uint64_t n)
 
 static void change_range(bool add)
 {
-    uint64_t from = below(set.nbits), n = 1 + below(set.nbits - from < 700 ? set.nbits - from : 700);
+    uint64_t from = below(set.nbits),
+             n = 1 + below(set.nbits - from < 700 ? set.nbits - from : 700);
     uint64_t changed = 0;
 
     for (uint64_t i = from; i < from + n; i++) {

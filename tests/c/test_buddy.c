@@ -1,6 +1,6 @@
 // machines: both
-/* memory/buddy against a model that knows nothing but which pages are in use: a block of an order is
- * free when it is aligned, unused and not part of a larger such block. */
+/* memory/buddy against a model that knows nothing but which pages are in use: a block of an order
+ * is free when it is aligned, unused and not part of a larger such block. */
 #include <string.h>
 
 #include "check.h"

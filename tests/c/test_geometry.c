@@ -1,5 +1,6 @@
 // machines: both
-/* Orders against the published table of SLUB's geometry, alignment rules, exactness of the index. */
+/* Orders against the published table of SLUB's geometry, alignment rules, exactness of the index.
+ */
 #include "check.h"
 #include "slab/slab.h"
 
@@ -94,9 +95,11 @@ static bool index_is_exact(size_t stride, uint64_t bytes)
 {
     struct us_cache c = {.reciprocal = us_reciprocal_of(stride)};
 
-    /* Where the quotient changes is where rounding would show: the first and last byte of each object. */
+    /* Where the quotient changes is where rounding would show: the first and last byte of each
+     * object. */
     for (uint64_t index = 0, offset = 0; offset < bytes; index++, offset += stride)
-        if (us_object_index(&c, offset) != index || us_object_index(&c, offset + stride - 1) != index)
+        if (us_object_index(&c, offset) != index ||
+            us_object_index(&c, offset + stride - 1) != index)
             return false;
     return true;
 }

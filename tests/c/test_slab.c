@@ -1,5 +1,6 @@
 // machines: both
-/* Slabs: making, taking and putting objects, constructors, large slabs, order fallback, LIST state. */
+/* Slabs: making, taking and putting objects, constructors, large slabs, order fallback, LIST state.
+ */
 #include "fixture_memory.h"
 
 static void pages_find_their_slab(void)
@@ -297,7 +298,7 @@ static void large_slabs(void)
     world_end(&w);
 }
 
-/* ---- constructors ------------------------------------------------------------------------------ */
+/* ---- constructors ---------------------------------------------------------------------------- */
 
 static void pattern_repeats_over_the_size(void)
 {
@@ -362,7 +363,7 @@ static void functions(void)
     function_is_called_once_an_object(true);
 }
 
-/* ---- free lists, deferred frees, debug bits ---------------------------------------------------- */
+/* ---- free lists, deferred frees, debug bits -------------------------------------------------- */
 
 static void free_list_ascends(void)
 {

@@ -43,10 +43,8 @@ US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mod
                                                  void *object)
 {
 #ifdef US_HAVE_RSEQ
-    int64_t cpu;
-
     if (mode == US_MODE_RSEQ)
-        return (enum us_local_result)us_seq_list_push(l->table, w, link, owner, object, &cpu);
+        return (enum us_local_result)us_seq_list_push(l->table, w, link, owner, object);
 #endif
     return (enum us_local_result)(mode == US_MODE_SLOT &&
                                   us_slot_list_push(l, w, link, owner, object));

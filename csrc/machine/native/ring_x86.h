@@ -19,11 +19,11 @@ _Static_assert(US_SIZE_BITS == 14 && US_HEAD_SHIFT == 14 && US_POPS_SHIFT == 28,
 /* 1 = popped; 0 = empty, closed, aborted too often, or the pop count would wrap. */
 US_INLINE int us_seq_pop(void **table, void **out)
 {
-    int tries = US_SEQ_TRIES;
+    int tries = US_SEQ_TRIES, missed;
     void *object;
 
-    __asm__ volatile goto(
-        US_SEQ_BEGIN("%l[miss]")
+    __asm__ volatile(
+        US_SEQ_BEGIN("%[tries]", US_SEQ_MISS_CARRY)
         US_SEQ_AT(US_SEQ_POP, US_SEQ_BEGUN)
         "movslq %%fs:4(%[area]), %%rax\n\t"
         "movq (%[table],%%rax,8), %%rax\n\t"
@@ -31,34 +31,33 @@ US_INLINE int us_seq_pop(void **table, void **out)
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%edx\n\t"
         "andl $0x3fff, %%edx\n\t"
-        "jz %l[miss]\n\t"
+        "jz 9b\n\t"
         "movl %%ecx, %%r8d\n\t"
         "shrl $14, %%r8d\n\t"
         "leal -1(%%r8,%%rdx), %%edx\n\t"
         "andl 8(%%rax), %%edx\n\t"
         "movq 64(%%rax,%%rdx,8), %[object]\n\t"
         "addq $0xfffffff, %%rcx\n\t"
-        "jc %l[miss]\n\t"
+        "jc 9b\n\t"
         US_SEQ_AT(US_SEQ_POP, US_SEQ_READY)
         "movq %%rcx, (%%rax)\n"
         US_SEQ_COMMITTED
-        : [object] "=&r"(object), [tries] "+r"(tries)
+        US_SEQ_END
+        : [object] "=&r"(object), [tries] "+r"(tries), "=@ccc"(missed)
         : [area] "r"(us_rseq_offset), [table] "r"(table)
-        : "rdx", "r8", US_SEQ_CLOBBERS
-        : miss);
+        : "rdx", "r8", US_SEQ_CLOBBERS);
+    if (US_UNLIKELY(missed))
+        return 0;
     *out = object;
     return 1;
-miss:
-    return 0;
 }
 
 /* 1 = pushed; 0 = full, of another node, closed, or aborted too often. */
 US_INLINE int us_seq_push(void **table, void *object)
 {
-    int tries = US_SEQ_TRIES;
-
     __asm__ volatile goto(
-        US_SEQ_BEGIN("%l[miss]")
+        "movl $" US_SEQ_TEXT(US_SEQ_TRIES) ", %%r9d\n\t"
+        US_SEQ_BEGIN("%%r9d", US_SEQ_MISS_GOTO)
         US_SEQ_AT(US_SEQ_PUSH, US_SEQ_BEGUN)
         "movslq %%fs:4(%[area]), %%rax\n\t"
         "movq (%[table],%%rax,8), %%rax\n\t"
@@ -66,12 +65,12 @@ US_INLINE int us_seq_push(void **table, void *object)
         "movq %[object], %%rdx\n\t"
         "subq 16(%%rax), %%rdx\n\t"
         "cmpq 24(%%rax), %%rdx\n\t"
-        "jae %l[miss]\n\t"
+        "jae 9b\n\t"
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%edx\n\t"
         "andl $0x3fff, %%edx\n\t"
         "cmpl 12(%%rax), %%edx\n\t"
-        "jae %l[miss]\n\t"
+        "jae 9b\n\t"
         "movl %%ecx, %%r8d\n\t"
         "shrl $14, %%r8d\n\t"
         "addl %%r8d, %%edx\n\t"
@@ -81,9 +80,9 @@ US_INLINE int us_seq_push(void **table, void *object)
         US_SEQ_AT(US_SEQ_PUSH, US_SEQ_READY)
         "movq %%rcx, (%%rax)\n"
         US_SEQ_COMMITTED
-        : [tries] "+r"(tries)
+        :
         : [area] "r"(us_rseq_offset), [table] "r"(table), [object] "r"(object)
-        : "rdx", "r8", US_SEQ_CLOBBERS
+        : "rdx", "r8", "r9", US_SEQ_CLOBBERS
         : miss);
     return 1;
 miss:
@@ -136,11 +135,7 @@ _Static_assert(offsetof(struct us_batch, base) == 16 && offsetof(struct us_batch
 _Static_assert(US_SEEN_KEEP == 0 && US_SEEN_COMMIT == 1 && US_SEEN_TOUCH == 2,
                "the sequences compare with 1");
 
-#define US_BATCH_GIVE_UP "9f"
-#define US_BATCH_END          \
-    "jmp 6f\n"                \
-    "9:\tmovl $-1, %[done]\n" \
-    "6:\n\t"
+#define US_BATCH_BEGIN US_SEQ_BEGIN("%[tries]", "movl $-1, %[done]\n\tjmp 6f")
 
 #define US_BATCH_OPERANDS(b, done, tries)     \
     : [done] "=&r"(done), [tries] "+r"(tries)                          \
@@ -153,7 +148,7 @@ US_INLINE int us_seq_take_hot(const struct us_batch *b)
     int tries = US_SEQ_TRIES, done;
 
     __asm__ volatile(
-        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_BEGIN
         US_BATCH_REGION(US_SEQ_TAKE_HOT)
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%r8d\n\t"
@@ -187,7 +182,7 @@ US_INLINE int us_seq_take_hot(const struct us_batch *b)
         "movq %%r9, (%%rax)\n"
         US_SEQ_COMMITTED
         "movl %%r8d, %[done]\n\t"
-        US_BATCH_END
+        US_SEQ_END
         US_BATCH_OPERANDS(b, done, tries));
     return done;
 }
@@ -198,7 +193,7 @@ US_INLINE int us_seq_take_oldest(const struct us_batch *b)
     int tries = US_SEQ_TRIES, done;
 
     __asm__ volatile(
-        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_BEGIN
         US_BATCH_REGION(US_SEQ_TAKE_OLDEST)
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%r8d\n\t"
@@ -236,7 +231,7 @@ US_INLINE int us_seq_take_oldest(const struct us_batch *b)
         "movq %%r9, (%%rax)\n"
         US_SEQ_COMMITTED
         "movl %%r8d, %[done]\n\t"
-        US_BATCH_END
+        US_SEQ_END
         US_BATCH_OPERANDS(b, done, tries));
     return done;
 }
@@ -247,7 +242,7 @@ US_INLINE int us_seq_add(const struct us_batch *b)
     int tries = US_SEQ_TRIES, done;
 
     __asm__ volatile(
-        US_SEQ_BEGIN(US_BATCH_GIVE_UP)
+        US_BATCH_BEGIN
         US_BATCH_REGION(US_SEQ_ADD)
         "movq 16(%[b]), %%rdx\n\t"
         "cmpq 16(%%rax), %%rdx\n\t"
@@ -284,7 +279,7 @@ US_INLINE int us_seq_add(const struct us_batch *b)
         "movq %%r9, (%%rax)\n"
         US_SEQ_COMMITTED
         "movl %%edx, %[done]\n\t"
-        US_BATCH_END
+        US_SEQ_END
         US_BATCH_OPERANDS(b, done, tries));
     return done;
 }

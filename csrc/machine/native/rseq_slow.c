@@ -253,7 +253,7 @@ int us_rseq_install(struct us_local *l, unsigned w, unsigned cpu, struct us_list
     uint32_t size = us_list_size(list->count);
 
     __atomic_store_n(&list->count, size, __ATOMIC_RELAXED);
-    return us_seq_install(l->table, w, cpu, list, size) == 1;
+    return us_seq_install(l->table, w, cpu, list, size);
 }
 
 int us_rseq_list_pop(struct us_local *l, unsigned w, void **out, unsigned *cpu)
@@ -269,7 +269,7 @@ int us_rseq_list_push(struct us_local *l, unsigned w, struct us_list *owner, voi
                       unsigned *cpu)
 {
     int64_t id = -1;
-    int done = us_seq_list_push(l->table, w, l->link, owner, object, &id);
+    int done = us_seq_list_push_at(l->table, w, l->link, owner, object, &id);
 
     *cpu = seen_cpu(l, id);
     return done;

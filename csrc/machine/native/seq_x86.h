@@ -11,9 +11,10 @@
  * registered (-1, -2) finds the closed region below the table. The id and the table's entry are
  * read inside.
  *
- * The fast forms are `asm goto`: a test jumps straight to the caller's slow path. Their register
- * outputs are used only where the sequence fell through, and success is an int result: gcc 12 makes
- * garbage of a pointer that is an output on one way and NULL on the other.
+ * Every test jumps to 9, out of line as well, which reports the miss. No sequence is an `asm goto`
+ * with register outputs: gcc 12.2 spoils a value that lives in the same register on the way of the
+ * jump, even where success is a separate result. Popping reports by the carry flag, which every
+ * test of its success has cleared; pushing has no output and jumps to a label of C.
  *
  * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence +
  * place], when positive, spins that often (so that preemption strikes there), and when negative
@@ -66,26 +67,29 @@ extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidde
 #define US_SEQ_CLOBBERS            "rax", "rcx", "memory", "cc"
 #endif
 
-/* Operands: [area] offset of the rseq area, [tries] counter. The signature stands before the abort
- * address, behind the opcode of an undefined instruction, so that it disassembles. */
-#define US_SEQ_BEGIN(give_up)                 \
+/* [area] is the offset of the rseq area, `tries` a register set to US_SEQ_TRIES, `miss` what 9 does. The
+ * signature stands before the abort address, behind an opcode that makes it one undefined instruction. */
+#define US_SEQ_BEGIN(tries, miss)             \
     ".pushsection __rseq_cs, \"aw\"\n\t"      \
     ".balign 32\n"                            \
     "3:\t.long 0, 0\n\t"                      \
     ".quad 1f, 2f - 1f, 4f\n\t"               \
-    ".popsection\n\t"                         \
+    ".popsection\n\t"                        \
     ".pushsection .text.unlikely, \"ax\"\n\t" \
     ".byte 0x0f, 0xb9, 0x3d\n\t"              \
     ".long 0x53053053\n"                      \
-    "4:\tdecl %[tries]\n\t"                   \
-    "jnz 5f\n\t"                              \
-    "jmp " give_up "\n\t"                     \
+    "4:\tdecl " tries "\n\t"                  \
+    "jnz 5f\n"                                \
+    "9:\t" miss "\n\t"                        \
     ".popsection\n"                           \
     "5:\tleaq 3b(%%rip), %%rax\n\t"           \
     "movq %%rax, %%fs:8(%[area])\n"           \
     "1:\n\t"
+#define US_SEQ_MISS_CARRY "stc\n\tjmp 6f"
+#define US_SEQ_MISS_GOTO  "jmp %l[miss]"
 
 #define US_SEQ_COMMITTED "2:\n\t"
+#define US_SEQ_END       "6:\n\t"
 
 /* clang-format on */
 

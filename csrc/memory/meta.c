@@ -5,9 +5,10 @@
  * their own. Everything lies in one span apart from the arena, and what is free as a whole goes
  * back to the system at once, so that new memory is zero.
  *
- * Requests come without a flight. A signal handler that interrupted this thread inside here finds
- * `inside` set and, as one in a nested flight, only tries the lock: a request then fails, a free
- * is left for later.
+ * Requests come without a flight: where the thread is in none, they make their own, so that a
+ * signal handler knows what it interrupted. One that interrupted this thread in here finds `inside`
+ * set and, as one in a nested flight, only tries the lock: a request then fails, a free is left for
+ * later.
  */
 #include "memory/internal.h"
 
@@ -37,13 +38,19 @@ static bool enter(struct us_memory *mem, struct us_flight *f)
 {
     const struct us_flight *outer = us_flight_current();
 
-    *f = (struct us_flight){.machine = mem->machine};
-    f->nested = inside > 0 || (outer && outer->nested);
+    if (outer == NULL) {
+        us_flight_enter(mem->machine, f);
+    } else {
+        *f = (struct us_flight){.machine = mem->machine};
+        f->nested = inside > 0 || outer->nested;
+    }
     inside++;
     atomic_signal_fence(memory_order_seq_cst);
     if (us_lock_take(f, &mem->meta.lock))
         return true;
     inside--;
+    if (us_flight_current() == f)
+        us_flight_leave(f);
     return false;
 }
 
@@ -52,6 +59,8 @@ static void leave(struct us_memory *mem, struct us_flight *f)
     us_lock_drop(f, &mem->meta.lock);
     atomic_signal_fence(memory_order_seq_cst);
     inside--;
+    if (us_flight_current() == f)
+        us_flight_leave(f);
 }
 
 /* ---- sizes --------------------------------------------------------------------------------- */

@@ -143,8 +143,9 @@ static void describe(const struct us_cache *c, const void *object, enum us_misus
 #undef EXPECTED
 }
 
-static enum us_status refuse(const struct us_cache *c, const void *object, enum us_misuse_kind kind,
-                             const struct us_slab *s, struct us_error *e)
+enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
+                                 enum us_misuse_kind kind, const struct us_slab *s,
+                                 struct us_error *e)
 {
     struct us_finding finding;
 
@@ -174,7 +175,7 @@ enum us_status us_cache_check(struct us_cache *c, const void *object, struct us_
 
     if (US_LIKELY(kind == US_MISUSE_NONE))
         return US_OK;
-    return refuse(c, object, kind, s, e);
+    return us_explain_misuse(c, object, kind, s, e);
 }
 
 /* ---- checked frees ---------------------------------------------------------------------------------- */
@@ -199,7 +200,7 @@ enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us
         }
         kind = US_MISUSE_DOUBLE_FREE; /* another thread was faster */
     }
-    return refuse(c, object, kind, s, e);
+    return us_explain_misuse(c, object, kind, s, e);
 }
 
 /* All or nothing: marks are taken one by one, and given back when one is not to be had. */
@@ -215,7 +216,7 @@ static enum us_status free_bulk_debug(struct us_cache *c, size_t n, void *const 
 
         if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
             continue;
-        refuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s, e);
+        us_explain_misuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s, e);
         for (k = 0; k < i; k++)
             us_debug_mark(c, objects[k]);
         return US_ECORRUPT;
@@ -241,7 +242,7 @@ enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *co
     }
     for (i = 0; us_in_range(r, objects[i]); i++)
         ;
-    return refuse(c, objects[i], US_MISUSE_OUTSIDE, NULL, e);
+    return us_explain_misuse(c, objects[i], US_MISUSE_OUTSIDE, NULL, e);
 }
 
 /* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to refuse. */

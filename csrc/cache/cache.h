@@ -66,6 +66,8 @@ struct us_finding {
 };
 bool us_cache_finding(struct us_cache *c, const void *object, struct us_finding *out);
 bool us_kfree_finding(struct us_allocator *a, const void *object, struct us_finding *out);
+/* Misuses through us_cache_free, us_cache_free_bulk and us_kfree that were refused at the call. */
+uint64_t us_cache_refused(const struct us_cache *c);
 /* Why an allocation failed just now: fills status ENOMEM, requested, limit, text. */
 void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e);
 

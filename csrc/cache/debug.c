@@ -7,10 +7,14 @@
  * The work is done by the policy's CONTROL entries: the same queues, by plain code under the control
  * lock of the CPU.
  *
- * A misuse through the plain C entries, which return nothing, is reported to us_report_misuse; the
- * checked calls return it and report nothing.
+ * The checked calls return what they found. A misuse through the plain entries, which return nothing,
+ * is counted (us_cache_refused) and the first ones are told on standard error.
  */
 #include "cache/internal.h"
+
+#include <stdio.h>
+
+#define TOLD 10 /* refusals told on standard error, of one cache */
 
 /* Marks an object as handed out; false when it was so already (a stock held it twice). */
 bool us_debug_mark(struct us_cache *c, void *object)
@@ -33,6 +37,20 @@ static void *debug_alloc(struct us_cache *c)
     return object;
 }
 
+void us_refuse(struct us_cache *c, const void *object, enum us_misuse_kind kind)
+{
+    struct us_error e;
+
+    us_explain_misuse(c, object, kind, us_slab_of(c->slabs, object), &e);
+    if (atomic_fetch_add(&us_box(c)->refused, 1) < TOLD)
+        fprintf(stderr, "unislab: free refused: %s\n", e.text);
+}
+
+uint64_t us_cache_refused(const struct us_cache *c)
+{
+    return atomic_load(&((const struct us_cache_box *)c)->refused);
+}
+
 static bool take_back(struct us_cache *c, void *object)
 {
     struct us_slab *s;
@@ -41,7 +59,7 @@ static bool take_back(struct us_cache *c, void *object)
 
     if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
         return true;
-    us_report_misuse(c, kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, object);
+    us_refuse(c, object, kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind);
     return false;
 }
 

@@ -10,6 +10,7 @@ struct us_cache_box {
     uint64_t next_tick;               /* policy's clock, 0 = no ticks */
     _Atomic uint64_t last_expired;    /* bytes of the last run */
     uint64_t *shown;                  /* [ncpus][rows] statistics never go back; stats lock */
+    _Atomic uint64_t refused;         /* misuses through plain entries */
     unsigned nshown;                  /* rows shown */
     struct us_account account;        /* scratch of us_allocator_account, gate shut */
 };
@@ -89,6 +90,11 @@ bool us_debug_mark(struct us_cache *c, void *object);
 size_t us_debug_free_bulk(struct us_cache *c, size_t n, void *const *objects);
 enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, struct us_slab **slab,
                                  uint32_t *index);
+enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
+                                 enum us_misuse_kind kind, const struct us_slab *s,
+                                 struct us_error *e);
+/* A misuse through an entry that returns nothing. */
+void us_refuse(struct us_cache *c, const void *object, enum us_misuse_kind kind);
 #define US_MISUSE_NONE ((enum us_misuse_kind)(-1))
 
 /* ---- time, pressure, fork ------------------------------------------------------------------------ */

@@ -166,7 +166,7 @@ static void release(struct us_cache *c, struct us_slab *s)
 
     /* Of two frees of one block, one finds the mark. */
     if (atomic_fetch_or(&s->state, US_SLAB_PRIVATE) & US_SLAB_PRIVATE) {
-        us_report_misuse(c, US_MISUSE_DOUBLE_FREE, us_slab_base(c->slabs, s));
+        us_refuse(c, us_slab_base(c->slabs, s), US_MISUSE_DOUBLE_FREE);
         return;
     }
     us_flight_enter(a->machine, &f);
@@ -187,7 +187,7 @@ static void large_free(struct us_cache *c, void *object)
     if (kind == US_MISUSE_NONE)
         release(c, s);
     else
-        us_report_misuse(c, kind, object);
+        us_refuse(c, object, kind);
 }
 
 static void large_free_bulk(struct us_cache *c, size_t n, void *const *objects)

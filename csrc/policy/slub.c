@@ -108,42 +108,65 @@ static bool region_open(const struct us_cache *c, unsigned cpu)
 
 /* ---- free, slow path --------------------------------------------------------------------------------- */
 
+/* Free already, as far as can be seen without following the chain. */
+static bool is_free_already(const struct us_slab *s, const void *object)
+{
+    return s->free >= us_slab_objects(s) || s->freelist == object ||
+           (us_slub_state(s) & US_SLAB_PRIVATE);
+}
+
+static void count_slow_free(struct us_cache *c, unsigned cpu, const struct us_slab *s)
+{
+    us_count(c, cpu, US_SLUB_FREE_SLOWPATH);
+    if (s->node != us_node_of_cpu(c->machine, cpu))
+        us_count(c, cpu, US_SLUB_FREE_OFF_NODE);
+}
+
+/* To a slab that no list knows: a CPU's or an isolated one. */
+static void put_unlisted(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
+                         void *object)
+{
+    count_slow_free(c, cpu, s);
+    if (us_slub_isolated(s)) {
+        us_slub_set_free(s, s->free + 1);
+    } else {
+        us_slub_push_free(c, s, object);
+        us_count(c, cpu, US_SLUB_FREE_FROZEN);
+    }
+    us_slub_drop(f, s);
+}
+
 /* Puts an object back to its slab. False: a lock was not to be had in a signal handler. */
 static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s, void *object)
 {
     struct us_slub_node *n = us_slub_node_of(c, s);
-    const uint32_t objects = us_slab_objects(s);
-    unsigned state;
-    bool was_full, empty, frozen, listed;
+    bool was_full, empty, moves;
 
     if (!us_bytelock_take(f, &s->lock))
         return false;
-    state = us_slub_state(s);
-    if (s->free >= objects || (state & US_SLAB_PRIVATE) || s->freelist == object) {
+    if (is_free_already(s, object)) {
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         us_slub_drop(f, s);
         return true;
     }
-    frozen = state & (US_SLAB_FROZEN | US_SLAB_BAD);
+    if ((us_slub_state(s) & US_SLAB_FROZEN) || us_slub_isolated(s)) {
+        put_unlisted(c, f, cpu, s, object);
+        return true;
+    }
     was_full = s->free == 0;
-    empty = !frozen && s->free + 1 == objects;
-    listed = !frozen && (was_full != empty); /* the list changes */
-    if ((empty && f->nested) || (listed && !us_lock_take(f, &n->lock))) {
+    empty = s->free + 1 == us_slab_objects(s);
+    moves = was_full != empty; /* on the list, or off it */
+    if ((empty && f->nested) || (moves && !us_lock_take(f, &n->lock))) {
         us_slub_drop(f, s);
         return false;
     }
-    us_count(c, cpu, US_SLUB_FREE_SLOWPATH);
-    if (s->node != us_node_of_cpu(c->machine, cpu))
-        us_count(c, cpu, US_SLUB_FREE_OFF_NODE);
-    if (!(state & US_SLAB_BAD))
-        us_slub_push_free(c, s, object);
-    if (state & US_SLAB_FROZEN)
-        us_count(c, cpu, US_SLUB_FREE_FROZEN);
-    if (listed) {
-        if (empty)
-            us_slub_list_remove(n, s);
-        else
-            us_slub_list_add(n, s, true);
+    count_slow_free(c, cpu, s);
+    us_slub_push_free(c, s, object);
+    if (moves && empty)
+        us_slub_list_remove(n, s);
+    else if (moves)
+        us_slub_list_add(n, s, true);
+    if (moves) {
         us_count(c, cpu, empty ? US_SLUB_FREE_REMOVE_PARTIAL : US_SLUB_FREE_ADD_PARTIAL);
         us_lock_drop(f, &n->lock);
     }
@@ -476,12 +499,14 @@ static const struct us_cache_head *entries_of(const struct us_cache *c)
     return (c->tunable[US_SLUB_T_PREFETCH] ? slub_prefetch_entries : slub_entries) + c->local.mode;
 }
 
+/* Entries of a layer above, checks for one, stay where they stand. */
 void us_slub_choose_entries(struct us_cache *c)
 {
-    if (c->local.mode == US_MODE_CONTROL) /* the checks stand before the policy there */
-        return;
-    __atomic_store_n(&c->head.alloc, entries_of(c)->alloc, __ATOMIC_RELAXED);
-    __atomic_store_n(&c->head.free, entries_of(c)->free, __ATOMIC_RELAXED);
+    void *(*const alloc)(struct us_cache *) = c->head.alloc;
+    const enum us_mode mode = c->local.mode;
+
+    if (alloc == slub_entries[mode].alloc || alloc == slub_prefetch_entries[mode].alloc)
+        __atomic_store_n(&c->head.alloc, entries_of(c)->alloc, __ATOMIC_RELAXED);
 }
 
 /* A pop from the CPU's freelist if that is of the node. */

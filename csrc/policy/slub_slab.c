@@ -47,7 +47,7 @@ void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s)
     if (!us_slub_read_link(c, s, object, &next) || (next == NULL) != (s->free == 1))
         return NULL;
     s->freelist = next;
-    s->free--;
+    us_slub_set_free(s, s->free - 1);
     return object;
 }
 
@@ -65,7 +65,7 @@ bool us_slub_pop_local(const struct us_cache *c, struct us_slab *s, void **objec
     void *next;
 
     *object = s->local.head;
-    if (!us_slub_read_link(c, s, *object, &next) || (next == NULL) != (size == 1))
+    if (size == 0 || !us_slub_read_link(c, s, *object, &next) || (next == NULL) != (size == 1))
         return false;
     us_slub_set_local(s, next, size - 1);
     return true;
@@ -81,35 +81,42 @@ static bool return_local(const struct us_cache *c, struct us_slab *s)
         return false;
     for (; size > 0; size--) {
         if (!us_slub_read_link(c, s, object, &next))
-            return false;
+            break;
         us_slub_push_free(c, s, object);
         object = next;
     }
-    us_slub_set_local(s, NULL, 0);
-    return object == NULL;
+    us_slub_set_local(s, object, size); /* what could not be moved */
+    return object == NULL && size == 0;
 }
 
-/* Keeps a slab with a broken chain out of circulation: it is on no list, and stays so. */
+/* What its lists held is counted as free and never handed out again. */
 void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen)
 {
-    us_report_misuse(c, US_MISUSE_LIST, seen ? seen : us_slab_base(c->slabs, s));
+    const bool inside = seen && us_cache_slab(c, seen) == s;
+    const uint32_t free = s->free + us_list_size(s->local.count), objects = us_slab_objects(s);
+
+    us_report_misuse(c, US_MISUSE_LIST, inside ? seen : us_slab_base(c->slabs, s));
     s->freelist = NULL;
-    s->free = 0;
+    us_slub_set_free(s, free < objects ? free : objects);
     us_slub_set_local(s, NULL, 0);
+    s->installed = US_SLUB_ISOLATED;
     us_slub_set_state(s, US_SLAB_BAD);
 }
 
 /* ---- the CPU slab ------------------------------------------------------------------------------------ */
 
-/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. */
+/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. More pops than
+ * objects, which only a chain that bites its tail gives, have borrowed from the pops. */
 static struct us_slab *settle(struct us_cache *c, unsigned cpu, struct us_list *list)
 {
     struct us_slab *s = us_slub_slab_of_list(list);
-    const uint64_t count = list->count, pops = us_list_pops(count);
-    const uint32_t size = us_list_size(count);
+    const uint64_t count = list->count;
+    const bool borrowed = us_list_size(count) > US_LIST_MAX / 2;
+    const uint64_t pops = us_list_pops(count) + borrowed;
+    const uint64_t size = us_list_size(count) - (borrowed ? US_LIST_MAX + 1ull : 0);
 
     us_local_harvest(&c->local, cpu, pops, size + pops - s->installed);
-    us_slub_set_local(s, list->head, size);
+    us_slub_set_local(s, list->head, borrowed ? 0 : (uint32_t)size);
     return s;
 }
 

@@ -19,9 +19,18 @@ US_INLINE unsigned us_slub_state(const struct us_slab *s)
     return atomic_load_explicit(&((struct us_slab *)s)->state, memory_order_relaxed);
 }
 
+/* Under the slab lock, or the slab is private. A slab once BAD (reported) stays marked. */
 US_INLINE void us_slub_set_state(struct us_slab *s, unsigned state)
 {
+    state |= us_slub_state(s) & US_SLAB_BAD;
     atomic_store_explicit(&s->state, (uint8_t)state, memory_order_relaxed);
+}
+
+/* Out of circulation for good: on no list, owned by no CPU, and its free objects only counted. */
+#define US_SLUB_ISOLATED UINT32_MAX
+US_INLINE bool us_slub_isolated(const struct us_slab *s)
+{
+    return s->installed == US_SLUB_ISOLATED;
 }
 
 US_INLINE uint64_t us_slub_nr_partial(const struct us_slub_node *n)
@@ -68,12 +77,18 @@ US_INLINE bool us_slub_read_link(const struct us_cache *c, const struct us_slab 
     return *next == NULL || us_slub_is_object(c, s, *next);
 }
 
+/* Sorting looks at it without the slab lock. */
+US_INLINE void us_slub_set_free(struct us_slab *s, uint32_t n)
+{
+    __atomic_store_n(&s->free, n, __ATOMIC_RELAXED);
+}
+
 US_INLINE void us_slub_push_free(const struct us_cache *c, struct us_slab *s, void *object)
 {
     us_writes((char *)object + c->geometry.link, sizeof(void *));
     us_link_set(c, object, s->freelist);
     s->freelist = object;
-    s->free++;
+    us_slub_set_free(s, s->free + 1);
 }
 
 /* One object off the slab's own freelist; NULL when the chain is broken. */
@@ -82,7 +97,7 @@ void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s);
 void us_slub_set_local(struct us_slab *s, void *head, uint32_t size);
 /* One object off it; false when the chain is broken at *object. */
 bool us_slub_pop_local(const struct us_cache *c, struct us_slab *s, void **object);
-/* Keeps a slab with a broken chain out of circulation: it is on no list, and stays so. */
+/* Keeps a slab whose chain is broken at `seen` out of circulation: it is on no list, and stays so. */
 void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen);
 
 /* ---- the CPU slab ------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 /* py_allocator.c - an allocator: its life, its caches, general allocations, work on all caches. */
 #include "python/py_unislab.h"
+#include "slab/mempolicy.h"
 
 #include <limits.h>
 #include <string.h>
@@ -214,6 +215,18 @@ static bool pair_texts(PyObject *pairs, Py_ssize_t i, const char **name, const c
     return PyArg_ParseTuple(PyList_GET_ITEM(pairs, i), "ss", name, text);
 }
 
+/* What can be told after the end too. */
+static bool keep_facts(Allocator *self)
+{
+    struct us_memory_account memory;
+    us_memory_account(self->core->memory, &memory);
+    self->budget = memory.budget;
+    self->debug_f = self->core->debug_f;
+    self->policy = PyUnicode_FromString(self->core->policy->name);
+    self->topology = us_py_topology(self->core->machine);
+    return self->policy && self->topology;
+}
+
 static bool create_core(Allocator *self, struct us_allocator_options *options, PyObject *defaults)
 {
     struct us_error error;
@@ -228,6 +241,8 @@ static bool create_core(Allocator *self, struct us_allocator_options *options, P
     self->core = core;
     atomic_store(&self->life.ended, 0);
     list_add(self);
+    if (!keep_facts(self))
+        return false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(defaults); i++) {
         const char *name, *text;
         if (!pair_texts(defaults, i, &name, &text))
@@ -397,6 +412,8 @@ static void allocator_dealloc(PyObject *op)
     }
     free_records(self);
     Py_XDECREF(self->machine);
+    Py_XDECREF(self->policy);
+    Py_XDECREF(self->topology);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -761,6 +778,53 @@ static PyObject *allocator_on_cpu(PyObject *op, PyObject *value)
     return result;
 }
 
+/* Sets the calling thread's memory policy (nodes, interleave or preferred); returns the old one. */
+static PyObject *allocator_memory_policy(PyObject *op, PyObject *args)
+{
+    struct us_py_call call;
+    struct us_task_policy policy, old;
+    struct us_error error = {.status = US_OK};
+    PyObject *tuple;
+    unsigned n;
+    int interleave;
+    if (!PyArg_ParseTuple(args, "O!p:_memory_policy", &PyTuple_Type, &tuple, &interleave))
+        return NULL;
+    unsigned *nodes = numbers(tuple, &n);
+    if (!nodes)
+        return NULL;
+    struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
+    if (!core) {
+        PyMem_Free(nodes);
+        return NULL;
+    }
+    PyObject *result = NULL;
+    bool ok = interleave ? us_task_policy_interleave(&policy, core->machine, nodes, n, &error)
+                         : us_task_policy_preferred(&policy, core->machine, nodes[0], &error);
+    if (ok) {
+        us_task_policy_set(&policy, &old);
+        result = PyBytes_FromStringAndSize((const char *)&old, sizeof old);
+    } else {
+        us_py_raise(((Allocator *)op)->state, &error, NULL);
+    }
+    us_py_leave(&call);
+    PyMem_Free(nodes);
+    return result;
+}
+
+/* Restores what _memory_policy returned. */
+static PyObject *allocator_memory_policy_restore(PyObject *op, PyObject *bytes)
+{
+    struct us_task_policy old;
+    (void)op;
+    if (!PyBytes_Check(bytes) || PyBytes_GET_SIZE(bytes) != sizeof old) {
+        PyErr_SetString(PyExc_TypeError, "expected what _memory_policy() returned");
+        return NULL;
+    }
+    memcpy(&old, PyBytes_AS_STRING(bytes), sizeof old);
+    us_task_policy_set(&old, NULL);
+    Py_RETURN_NONE;
+}
+
 static PyObject *allocator_fail(PyObject *op, PyObject *args)
 {
     struct us_py_call call;
@@ -781,28 +845,17 @@ static PyObject *allocator_fail(PyObject *op, PyObject *args)
 
 /* ---- attributes ---------------------------------------------------------------------------------------- */
 
-static PyObject *get_policy(PyObject *op, void *unused)
+static PyObject *get_reserved(PyObject *op, void *unused)
 {
     struct us_py_call call;
+    struct us_memory_account memory;
     (void)unused;
     struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
     if (!core)
         return NULL;
-    PyObject *name = PyUnicode_FromString(core->policy->name);
+    us_memory_account(core->memory, &memory);
     us_py_leave(&call);
-    return name;
-}
-
-static PyObject *get_debug(PyObject *op, void *unused)
-{
-    struct us_py_call call;
-    (void)unused;
-    struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
-    if (!core)
-        return NULL;
-    PyObject *text = PyUnicode_FromString(core->debug_f ? "F" : "");
-    us_py_leave(&call);
-    return text;
+    return PyLong_FromUnsignedLongLong(memory.reserved);
 }
 
 static PyObject *get_cpu(PyObject *op, void *unused)
@@ -821,18 +874,6 @@ static PyObject *get_closed(PyObject *op, void *unused)
 {
     (void)unused;
     return PyBool_FromLong(atomic_load(&((Allocator *)op)->life.ended));
-}
-
-static PyObject *get_topology(PyObject *op, void *unused)
-{
-    struct us_py_call call;
-    (void)unused;
-    struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
-    if (!core)
-        return NULL;
-    PyObject *tuple = us_py_topology(core->machine);
-    us_py_leave(&call);
-    return tuple;
 }
 
 PyObject *us_py_topology(const struct us_machine *m)
@@ -873,6 +914,10 @@ static PyMethodDef allocator_methods[] = {
      "_reaper($self, nanoseconds, /)\n--\n\nStarts or (0) stops the reaper thread."},
     {"_on_cpu", allocator_on_cpu, METH_O,
      "_on_cpu($self, cpu, /)\n--\n\nMoves to a CPU; returns the previous one."},
+    {"_memory_policy", allocator_memory_policy, METH_VARARGS,
+     "_memory_policy($self, nodes, interleave, /)\n--\n\nSets the thread's policy; returns the old."},
+    {"_memory_policy_restore", allocator_memory_policy_restore, METH_O,
+     "_memory_policy_restore($self, old, /)\n--\n\nRestores a policy of the thread."},
     {"_fail", allocator_fail, METH_VARARGS,
      "_fail($self, kind, rate, nth, /)\n--\n\nInjects failures."},
     {"_account", us_py_allocator_account, METH_NOARGS, "_account($self, /)\n--\n\nByte accounts."},
@@ -886,16 +931,19 @@ static PyMethodDef allocator_methods[] = {
 static PyMemberDef allocator_members[] = {
     {"machine", T_OBJECT, offsetof(Allocator, machine), READONLY,
      "The machine asked for, None for this one."},
+    {"policy", T_OBJECT, offsetof(Allocator, policy), READONLY, "Name of the policy."},
+    {"memory_budget", T_ULONGLONG, offsetof(Allocator, budget), READONLY,
+     "Bytes all nodes may use together."},
+    {"_debug_f", T_BOOL, offsetof(Allocator, debug_f), READONLY, "True when every cache is checked."},
+    {"_topology", T_OBJECT, offsetof(Allocator, topology), READONLY, "Node and domain of each CPU."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Allocator, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef allocator_getset[] = {
-    {"policy", get_policy, NULL, "Name of the policy.", NULL},
-    {"debug", get_debug, NULL, "Debug flags of all caches: 'F' or nothing.", NULL},
     {"cpu", get_cpu, NULL, "The current CPU.", NULL},
     {"closed", get_closed, NULL, "True once closed.", NULL},
-    {"_topology", get_topology, NULL, "Node and domain of each CPU.", NULL},
+    {"_reserved", get_reserved, NULL, "Bytes of pages handed out.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

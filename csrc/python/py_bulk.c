@@ -81,7 +81,8 @@ PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     PyObject *array = NULL;
-    if (us_py_placement("alloc_bulk", args + nargs, kwnames, core->machine, &flags, &node) &&
+    if (us_py_hands_out(self) &&
+        us_py_placement("alloc_bulk", args + nargs, kwnames, core->machine, &flags, &node) &&
         fill(self, &call, flags, node, (size_t)n, (void **)words)) {
         array = PyObject_CallOneArg(state->as_array, buffer);
         if (!array)

@@ -14,6 +14,16 @@ static struct us_py_state *state_of(const struct us_py_cache *self)
 
 /* ---- allocation ------------------------------------------------------------------------------ */
 
+/* Objects of kmalloc-large differ in size. */
+bool us_py_hands_out(const struct us_py_cache *self)
+{
+    if (self->core != self->allocator->core->large)
+        return true;
+    PyErr_SetString(PyExc_TypeError,
+                    "kmalloc-large has no size of its own: call allocator.kmalloc(size)");
+    return false;
+}
+
 /* The general form; NULL with an exception. */
 static void *alloc_placed(struct us_py_cache *self, const char *function, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames)
@@ -30,7 +40,8 @@ static void *alloc_placed(struct us_py_cache *self, const char *function, PyObje
     if (!core)
         return NULL;
     void *object = NULL;
-    if (us_py_placement(function, args, kwnames, core->machine, &flags, &node)) {
+    if (us_py_hands_out(self) &&
+        us_py_placement(function, args, kwnames, core->machine, &flags, &node)) {
         if (self->record->constructor)
             object = us_py_alloc_constructed(self, flags, node);
         else if ((object = us_cache_alloc_node(core, flags, node)) == NULL)

@@ -79,6 +79,9 @@ struct us_py_allocator {
     struct us_py_life life;
     struct us_py_record *records;
     PyObject *machine; /* the Python object it was made for, or None */
+    PyObject *policy, *topology; /* a str; (cpu_node, cpu_domain) */
+    unsigned long long budget;
+    bool debug_f;
     PyObject *weakrefs;
     struct us_py_allocator *next, **link; /* in the module's list */
 };
@@ -152,6 +155,8 @@ PyObject *us_py_words(struct us_py_state *state, size_t n, uint64_t **words);
 /* The handle of a cache, made when there is none. The caller has entered the allocator, and read the
  * id while the cache could not go away. NULL without an exception: it is gone by now. */
 PyObject *us_py_cache_handle(struct us_py_allocator *owner, struct us_cache *cache, unsigned id);
+/* False with an exception for the pseudo-cache of large allocations. */
+bool us_py_hands_out(const struct us_py_cache *self);
 /* Unlinks and frees the record of a cache that is gone. */
 void us_py_record_drop(struct us_py_allocator *owner, struct us_py_record *record);
 /* The C constructor of caches whose constructor is a Python callable; arg: struct us_py_record. */

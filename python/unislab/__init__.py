@@ -1,0 +1,146 @@
+"""unislab: a laboratory for slab allocation.
+
+>>> import unislab as us
+>>> with us.Allocator(policy="unified", memory="1GiB") as alloc:
+...     skb = alloc.create_cache("skbuff_head_cache", 232, align=64)
+...     with skb.alloc() as obj:
+...         memoryview(obj)[:4] = b"abcd"
+...     addresses = skb.alloc_bulk(1000)
+...     skb.free_bulk(addresses)
+...     skb.stats().allocs
+1001
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from unislab._version import __version__
+
+try:
+    from unislab import _native
+except ImportError as error:
+    if "unislab._native" not in str(error) and "_native" not in str(error):
+        raise
+    raise ImportError(
+        "unislab's extension module is not built: install the package with pip, or run "
+        f"`make inplace` in its source tree ({error})"
+    ) from error
+
+from unislab import errors, raw, sizes
+from unislab.allocator import Allocator, Reaper
+from unislab.cache import Cache
+from unislab.errors import CorruptionError, LimitExceeded, LiveObjectsError, UnknownNameError
+from unislab.machine import Machine, Topology
+from unislab.objects import Object
+from unislab.sizes import parse_size, parse_time
+from unislab.stats import Stats
+from unislab.tunables import Tunables
+from unislab.validation import Validation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unislab import datasets
+    from unislab._trace_open import TraceFormatError
+    from unislab.trace import Trace
+
+__all__ = [
+    "Allocator",
+    "Cache",
+    "CorruptionError",
+    "LimitExceeded",
+    "LiveObjectsError",
+    "Machine",
+    "Object",
+    "Reaper",
+    "Stats",
+    "Topology",
+    "Trace",
+    "TraceFormatError",
+    "Tunables",
+    "UnknownNameError",
+    "Validation",
+    "__version__",
+    "build_info",
+    "datasets",
+    "errors",
+    "parse_size",
+    "parse_time",
+    "policies",
+    "raw",
+    "sizes",
+    "tunables_of",
+]
+
+if (_built := _native.build_info()["version"]) != __version__:
+    raise ImportError(
+        f"unislab {__version__} met an extension module of version {_built}: "
+        "install the package again, or run `make inplace` in its source tree"
+    )
+
+#: What needs NumPy and pandas is imported when it is first asked for: module, attribute (or None).
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "Trace": ("unislab.trace", "Trace"),
+    "TraceFormatError": ("unislab._trace_open", "TraceFormatError"),
+    "datasets": ("unislab.datasets", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module_name, attribute = _LAZY[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+def policies() -> list[str]:
+    """Names of the policies, as :class:`Allocator` takes them.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> us.policies()[:2]
+    ['unified', 'slub']
+    """
+    return [name for name, _title in _native._policies()]
+
+
+def tunables_of(policy: str) -> pd.DataFrame:
+    """The tunables of a policy as a table; see :meth:`Tunables.describe`.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> "min_partial" in set(us.tunables_of("slub")["name"])
+    True
+    """
+    from unislab.tunables import describe_rows
+
+    return describe_rows(_native._policy_tunables(policy)).drop(columns="value")
+
+
+def build_info() -> dict[str, str | int]:
+    """What the extension was built from and what it found on this machine.
+
+    Returns
+    -------
+    dict
+        ``version``, ``build_id``, ``compiler``, ``flags``, ``mode`` (``"rseq"`` or ``"slot"``: how per-CPU
+        queues are made exclusive), ``reason`` (why that mode), ``page_size`` and ``cpus``.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> us.build_info()["version"] == us.__version__
+    True
+    """
+    return _native.build_info()

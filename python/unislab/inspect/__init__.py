@@ -1,0 +1,1 @@
+"""Looking inside: tables of caches, slabs and queues."""

@@ -421,12 +421,12 @@ int us_py_run_register(PyObject *module)
     if (failed || PyModule_AddFunctions(module, us_py_program_functions) < 0)
         return -1;
 #define US_ROW(id, name, help) #id, (int)US_OP_##id,
-#define US_FORMAT(id, name, help) "s:i,"
+#define US_FORMAT(id, name, help) "si"
     failed = add_numbers(module, "OPS", Py_BuildValue("{" US_OPS(US_FORMAT) "}", US_OPS(US_ROW) 0));
 #undef US_ROW
 #undef US_FORMAT
 #define US_ROW(id, value, help) #id, (int)US_OPF_##id,
-#define US_FORMAT(id, value, help) "s:i,"
+#define US_FORMAT(id, value, help) "si"
     if (!failed)
         failed = add_numbers(module, "OP_FLAGS",
                              Py_BuildValue("{" US_OP_FLAGS(US_FORMAT) "}", US_OP_FLAGS(US_ROW) 0));

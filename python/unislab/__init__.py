@@ -42,19 +42,26 @@ from unislab.validation import Validation
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unislab import datasets
+    from unislab import datasets, ops, workloads
+    from unislab._compare import compare
+    from unislab._run import run
     from unislab._trace_open import TraceFormatError
+    from unislab.comparison import Comparison
+    from unislab.result import Result
     from unislab.trace import Trace
+    from unislab.workload import Workload
 
 __all__ = [
     "Allocator",
     "Cache",
+    "Comparison",
     "CorruptionError",
     "LimitExceeded",
     "LiveObjectsError",
     "Machine",
     "Object",
     "Reaper",
+    "Result",
     "Stats",
     "Topology",
     "Trace",
@@ -62,16 +69,21 @@ __all__ = [
     "Tunables",
     "UnknownNameError",
     "Validation",
+    "Workload",
     "__version__",
     "build_info",
+    "compare",
     "datasets",
     "errors",
+    "ops",
     "parse_size",
     "parse_time",
     "policies",
     "raw",
+    "run",
     "sizes",
     "tunables_of",
+    "workloads",
 ]
 
 if (_built := _native.build_info()["version"]) != __version__:
@@ -82,9 +94,16 @@ if (_built := _native.build_info()["version"]) != __version__:
 
 #: What needs NumPy and pandas is imported when it is first asked for: module, attribute (or None).
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "Comparison": ("unislab.comparison", "Comparison"),
+    "Result": ("unislab.result", "Result"),
     "Trace": ("unislab.trace", "Trace"),
     "TraceFormatError": ("unislab._trace_open", "TraceFormatError"),
+    "Workload": ("unislab.workload", "Workload"),
+    "compare": ("unislab._compare", "compare"),
     "datasets": ("unislab.datasets", None),
+    "ops": ("unislab.ops", None),
+    "run": ("unislab._run", "run"),
+    "workloads": ("unislab.workloads", None),
 }
 
 

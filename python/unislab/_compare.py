@@ -12,7 +12,7 @@ from unislab.comparison import Comparison
 from unislab.contestant import Contestant, PolicyContestant, harness_seconds, passes_for
 from unislab.environment import environment
 from unislab.result import Result, Seconds
-from unislab.run import as_workload, check_options
+from unislab._run import as_workload, check_options
 from unislab.sizes import parse_time
 from unislab.trace import Trace
 from unislab.workload import Workload

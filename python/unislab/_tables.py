@@ -1,0 +1,166 @@
+"""Results as tables on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from unislab.comparison import Comparison
+from unislab.result import Result, duration
+from unislab.sizes import format_size
+
+__all__ = ["console", "show_comparison", "show_frame", "show_result"]
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Standard output; wide enough for our tables where it is no terminal."""
+    file = file or sys.stdout
+    made = Console(file=file, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made = Console(file=file, highlight=False, markup=False, emoji=False, width=120)
+    return made
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i < left else "right", no_wrap=i >= left)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def percent(value: float | None) -> str:
+    """A share, empty where there is none."""
+    return "" if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else duration(value)
+
+
+def _size(value: float | None) -> str:
+    return "" if value is None else format_size(int(value))
+
+
+def show_comparison(comparison: Comparison, out: Console) -> None:
+    """The verdict, one row a policy, and why."""
+    out.print(comparison.verdict, soft_wrap=not out.is_terminal)
+    out.print(_summary(comparison))
+    table = comparison.contributions()
+    table = table[table["calls_saved"] != 0].head(3) if len(table) else table
+    if len(table):
+        out.print(_why(table, comparison))
+    for note in comparison.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    any_result = next(iter(comparison.results.values()))
+    out.print(_where(any_result), soft_wrap=True)
+
+
+def _summary(comparison: Comparison) -> Table:
+    heads = ["policy", "a pass", "95 % interval", "ratio", "less harness", "cold pass"]
+    heads += ["fast allocs", "fast frees", "reserved peak", "metadata"]
+    rows = []
+    for name, row in comparison.summary.iterrows():
+        interval = "" if row["low_s"] is None else f"{row['low_s'] * 1e3:.3g} to {row['high_s'] * 1e3:.3g} ms"
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        rows.append(
+            [
+                str(name),
+                _seconds(row["warm_s"]),
+                interval,
+                ratio,
+                _seconds(row["net_s"]),
+                _seconds(row["cold_s"]),
+                percent(row["alloc_fast_share"]),
+                percent(row["free_fast_share"]),
+                _size(row["reserved_peak_bytes"]),
+                _size(row["metadata_bytes"]),
+            ]
+        )
+    return _table(heads, rows)
+
+
+def _why(table: pd.DataFrame, comparison: Comparison) -> Table:
+    first, second = comparison.policies[:2]
+    rows = [
+        [
+            str(row["cache"]),
+            f"{row['calls']:,}",
+            percent(row["alloc_fast_share"]),
+            percent(row["free_fast_share"]),
+            percent(row["other_alloc_fast_share"]),
+            percent(row["other_free_fast_share"]),
+            f"{row['calls_saved']:+,}",
+        ]
+        for row in table.to_dict("records")
+    ]
+    heads = ["why: where they differ most", "calls", f"{first}: fast allocs", "fast frees"]
+    heads += [f"{second}: fast allocs", "fast frees", f"slower calls saved by {first}"]
+    return _table(heads, rows)
+
+
+def _where(result: Result) -> str:
+    about = result.environment
+    return (
+        f"{about['cpu']}, {about['cpus']} CPUs, {about['kernel']}, unislab {about['unislab']} "
+        f"({about['build_id']}), {about['mode']}"
+    )
+
+
+def show_result(result: Result, out: Console, *, caches: int = 8) -> None:
+    """Times, counters, memory, and the caches with most calls."""
+    out.print(repr(result)[8:-1], soft_wrap=not out.is_terminal)
+    rows = [[name, f"{value:,}"] for name, value in result.counters.items() if value]
+    out.print(_table(["counter, of one pass", "calls"], rows))
+    rows = [[name, format_size(value)] for name, value in result.memory.items()]
+    out.print(_table(["memory", "bytes"], rows))
+    out.print(_busiest(result.caches, caches))
+    for note in result.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(_where(result), soft_wrap=True)
+
+
+def _busiest(caches: pd.DataFrame, n: int) -> Table:
+    wide = caches.pivot_table(index="cache", columns="counter", values="value", aggfunc="sum")
+    allocs = [c for c in wide.columns if c in ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")]
+    frees = [c for c in wide.columns if c in ("free_fast", "free_second_level", "free_slow", "free_remote")]
+    wide["allocs"], wide["frees"] = wide[allocs].sum(axis=1), wide[frees].sum(axis=1)
+    wide = wide.sort_values("allocs", ascending=False, kind="stable").head(n)
+    rows = [
+        [
+            str(name),
+            f"{row['allocs']:,.0f}",
+            percent(row["alloc_fast"] / row["allocs"]) if row["allocs"] else "",
+            f"{row['frees']:,.0f}",
+            percent(row["free_fast"] / row["frees"]) if row["frees"] else "",
+            f"{row['slab_new']:,.0f}",
+        ]
+        for name, row in wide.iterrows()
+    ]
+    return _table(["cache", "allocs", "fast", "frees", "fast", "new slabs"], rows)
+
+
+def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) -> None:
+    """A DataFrame: index first, numbers to the right."""
+    shown = frame if rows is None else frame.head(rows)
+    heads = [str(frame.index.name or ""), *map(str, frame.columns)]
+    out.print(
+        _table(heads, ([str(i), *map(_cell, row)] for i, row in zip(shown.index, shown.to_numpy(), strict=True)))
+    )
+    if len(shown) < len(frame):
+        out.print(f"and {len(frame) - len(shown)} more; --all shows them")
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.3g}" if not value.is_integer() else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

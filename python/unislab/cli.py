@@ -1,0 +1,428 @@
+"""The command ``unislab``.
+
+Exit codes: 0 done, 1 it failed, 2 the command line is wrong, 130 interrupted.  An error is one line
+on the standard error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+__all__ = ["main"]
+
+_MICRO = ("pair", "batch", "producer_consumer")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit."""
+    warnings.showwarning = _show_warning
+    try:
+        code = cli.main(args=arguments, prog_name="unislab", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    except click.ClickException as error:
+        _complain(error.format_message().replace("\n", " "))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read us has enough; keep the interpreter from complaining at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (OSError, ValueError, MemoryError, RuntimeError) as error:
+        _complain(" ".join(str(error).split()) or type(error).__name__)
+        sys.exit(1)
+    sys.exit(code or 0)
+
+
+def _complain(text: str) -> None:
+    print(f"unislab: {text}", file=sys.stderr)
+
+
+def _show_warning(message: Any, *rest: Any, **named: Any) -> None:
+    _complain(f"note: {message}")
+
+
+# ---- what commands share -------------------------------------------------------------------------
+
+
+def _load(name: str, lenient: bool) -> Any:
+    """A trace from a file, standard input or the package, or a micro-benchmark."""
+    import unislab as us
+
+    if name == "-" or os.path.exists(name):
+        if name.endswith(".npz"):
+            return us.Trace.load(name)
+        trace = us.Trace.read(name, lenient=lenient)
+        if trace.skipped:
+            _complain(f"note: {trace.skipped} lines that are no events were skipped")
+        return trace
+    if name in us.datasets.names():
+        return us.datasets.load(name)
+    if name in _MICRO:
+        return getattr(us.workloads, name)()
+    known = [*us.datasets.names(), *_MICRO]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(known)}"
+    raise click.BadParameter(f"no file {name!r} and nothing shipped of that name; {hint}")
+
+
+def _trace(name: str, lenient: bool) -> Any:
+    import unislab as us
+
+    loaded = _load(name, lenient)
+    if not isinstance(loaded, us.Trace):
+        raise click.BadParameter(f"{name} is a micro-benchmark, expected a trace")
+    return loaded
+
+
+def _checked(call: Callable[[], Any]) -> Any:
+    """Turn a wrong value into an error of the command line."""
+    try:
+        return call()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _policy_names(ctx: click.Context, parameter: click.Parameter, value: str) -> Any:
+    import unislab as us
+
+    if value == "all":
+        return "all"
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in us.policies():
+            near = difflib.get_close_matches(name, us.policies(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(us.policies())}"
+            raise click.BadParameter(f"no policy {name!r}; {hint}")
+    return names
+
+
+def _baseline_names(ctx: click.Context, parameter: click.Parameter, value: str) -> Any:
+    from unislab.baseline import BASELINES
+
+    if value == "all":
+        return list(BASELINES)
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in BASELINES:
+            raise click.BadParameter(f"no baseline {name!r}; expected all, {', '.join(BASELINES)}")
+    return names
+
+
+def _time(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    from unislab.sizes import parse_time
+
+    try:
+        parse_time(value)
+    except ValueError:
+        try:
+            return f"{float(value)} s"
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no time; expected '0.5 s' or '200ms'") from None
+    return value
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"--set {pair}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of everything that runs a workload."""
+    for option in (
+        click.option("--lenient", is_flag=True, help="Skip and count lines that are no events."),
+        click.option(
+            "--implied",
+            type=click.Choice(["before", "spread"]),
+            default="before",
+            show_default=True,
+            help="Where frees go that printed no event.",
+        ),
+        click.option(
+            "--sizes",
+            type=click.Choice(["requested", "kernel"]),
+            default="requested",
+            show_default=True,
+            help="Bytes of each kmalloc: as asked for, or as the kernel rounded.",
+        ),
+        click.option(
+            "--touch",
+            type=click.Choice(["first", "all", "none"]),
+            default="first",
+            show_default=True,
+            help="Lines of an object that are written when it is allocated.",
+        ),
+        click.option(
+            "--pace",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Keep the trace's gaps, divided by this; by default it runs flat out.",
+        ),
+        click.option(
+            "--min-time",
+            default="0.5 s",
+            show_default=True,
+            callback=_time,
+            help="Run warm passes for at least this long.",
+        ),
+        click.option("--memory", help="Budget of the allocator, such as 256MiB."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    ):
+        command = option(command)
+    return command
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """What json cannot write by itself: numpy's numbers."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _version() -> str:
+    from unislab._version import __version__
+
+    return __version__
+
+
+# ---- commands --------------------------------------------------------------------------------------
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(_version(), prog_name="unislab", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A laboratory for slab allocation: run real kernel traces under several policies."""
+
+
+@cli.command()
+@click.argument("workload", metavar="TRACE|NAME")
+@click.option(
+    "--policies",
+    default="all",
+    show_default=True,
+    callback=_policy_names,
+    help="Comma-separated names, or all.",
+)
+@click.option(
+    "--baselines",
+    default="",
+    callback=_baseline_names,
+    help="Mallocs to set beside them: malloc, malloc:jemalloc, malloc:mimalloc, malloc:tcmalloc, all.",
+)
+@click.option("--rounds", type=click.IntRange(min=3), default=11, show_default=True, help="Turns of each.")
+@click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Write a picture.")
+@_run_options
+def compare(
+    workload: str,
+    policies: Any,
+    baselines: Any,
+    rounds: int,
+    plot: str | None,
+    lenient: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run a trace under several policies: which serves it best, and why.
+
+    TRACE is a file that ftrace, trace-cmd report or perf script printed (plain, gzip, xz or zstd),
+    "-" for standard input, or the name of a shipped trace or micro-benchmark.
+    """
+    import unislab as us
+    from unislab import _tables
+
+    loaded = _load(workload, lenient)
+    comparison = us.compare(
+        loaded,
+        policies,
+        baselines=baselines,
+        rounds=rounds,
+        progress=sys.stderr.isatty() and not as_json,
+        **options,
+    )
+    if plot:
+        comparison.plot().figure.savefig(plot)
+    if as_json:
+        _print_json(_comparison_json(comparison))
+        return
+    out = _tables.console()
+    if isinstance(loaded, us.Trace):
+        out.print(repr(loaded)[1:-1], soft_wrap=True)
+    _tables.show_comparison(comparison, out)
+
+
+def _comparison_json(comparison: Any) -> dict[str, Any]:
+    return {
+        "workload": comparison.workload,
+        "verdict": comparison.verdict,
+        "reasons": comparison.reasons,
+        "notes": list(comparison.notes),
+        "summary": comparison.summary.reset_index().to_dict("records"),
+        "rounds": comparison.rounds,
+        "results": {name: _result_json(r) for name, r in comparison.results.items()},
+    }
+
+
+def _result_json(result: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "workload": result.workload,
+        "policy": result.policy,
+        "seconds": dataclasses.asdict(result.seconds) if result.seconds else None,
+        "harness": result.harness,
+        "counts": dict(result.counts),
+        "counters": dict(result.counters),
+        "memory": dict(result.memory),
+        "tunables": dict(result.tunables),
+        "seed": result.seed,
+        "environment": dict(result.environment),
+    }
+
+
+@cli.command()
+@click.argument("workload", metavar="TRACE|NAME")
+@click.option("--policy", default="unified", show_default=True, callback=_policy_names)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable.")
+@_run_options
+def run(
+    workload: str, policy: Any, settings: Sequence[str], lenient: bool, as_json: bool, **options: Any
+) -> None:
+    """Run a trace or micro-benchmark under one policy: times, counters, memory."""
+    import unislab as us
+    from unislab import _tables
+
+    if len(policy) != 1:
+        raise click.BadParameter("--policy takes one policy; compare takes several")
+    result = us.run(_load(workload, lenient), policy[0], **options, **_settings(settings))
+    if as_json:
+        _print_json(_result_json(result))
+    else:
+        _tables.show_result(result, _tables.console())
+
+
+@cli.group()
+def trace() -> None:
+    """Look at traces."""
+
+
+@trace.command()
+@click.argument("file", metavar="TRACE|NAME")
+@click.option("--lenient", is_flag=True, help="Skip and count lines that are no events.")
+@click.option("--all", "everything", is_flag=True, help="All caches, not only the busiest.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def describe(file: str, lenient: bool, everything: bool, as_json: bool) -> None:
+    """What a trace holds: counts, and one row a cache."""
+    from unislab import _tables
+
+    loaded = _trace(file, lenient)
+    table = loaded.describe()
+    if as_json:
+        _print_json(
+            {
+                "source": loaded.source,
+                "counts": dict(loaded.counts),
+                "other_events": dict(loaded.other_events_by_name),
+                "caches": json.loads(table.reset_index().to_json(orient="records")),
+            }
+        )
+        return
+    out = _tables.console()
+    out.print(repr(loaded)[1:-1], soft_wrap=True)
+    out.print(", ".join(f"{name} {value:,}" for name, value in loaded.counts.items()), soft_wrap=True)
+    _tables.show_frame(table, out, rows=None if everything else 20)
+
+
+@trace.command("list")
+def list_() -> None:
+    """Names of the traces that come with the package."""
+    import unislab as us
+
+    click.echo("\n".join(us.datasets.names()))
+
+
+@cli.command()
+@click.argument("workload", metavar="TRACE|NAME", default="tcp_rr")
+@click.option("--policy", default="unified", show_default=True, callback=_policy_names)
+@click.option("--lenient", is_flag=True, help="Skip and count lines that are no events.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def slabinfo(workload: str, policy: Any, lenient: bool, as_json: bool) -> None:
+    """Run a workload once and print its caches as /proc/slabinfo does, while objects are live."""
+    from unislab.contestant import PolicyContestant
+    from unislab._run import as_workload
+
+    if len(policy) != 1:
+        raise click.BadParameter("--policy takes one policy")
+    loaded = as_workload(
+        _load(workload, lenient), implied="before", sizes="requested", seed=0, pace=None
+    )
+    contestant = PolicyContestant(loaded, policy[0])
+    try:
+        contestant.passes(1)
+        if as_json:
+            frame = contestant.allocator.slabinfo().reset_index()
+            _print_json(json.loads(frame.to_json(orient="records")))
+        else:
+            click.echo(contestant.allocator.slabinfo_text(), nl=False)
+    finally:
+        contestant.close()
+
+
+@cli.command()
+@click.option("--explain", metavar="NAME", help="Tunables and counters of one policy.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def policies(explain: str | None, as_json: bool) -> None:
+    """The policies there are."""
+    from unislab import _native, _tables
+
+    titles = dict(_native._policies())
+    if explain is None:
+        if as_json:
+            _print_json([{"policy": name, "title": title} for name, title in titles.items()])
+            return
+        out = _tables.console()
+        out.print(_tables._table(["policy", "what it is"], titles.items(), left=2))
+        return
+    _policy_names(click.get_current_context(), click.Option(["--explain"]), explain)
+    _explain(explain, titles[explain], as_json)
+
+
+def _explain(policy: str, title: str, as_json: bool) -> None:
+    from unislab import _tables
+    from unislab.inspect import policy_counters, policy_tunables
+
+    tunables, counters = policy_tunables(policy), policy_counters(policy)
+    if as_json:
+        _print_json(
+            {
+                "policy": policy,
+                "title": title,
+                "tunables": json.loads(tunables.to_json(orient="records")),
+                "counters": json.loads(counters.to_json(orient="records")),
+            }
+        )
+        return
+    out = _tables.console()
+    out.print(f"{policy}: {title}", soft_wrap=True)
+    for frame in (tunables, counters):
+        _tables.show_frame(frame.set_index("name"), out)
+
+
+if __name__ == "__main__":
+    main()

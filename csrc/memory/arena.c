@@ -143,11 +143,11 @@ static bool reserve(struct us_memory *mem, uint64_t node_bytes)
     return true;
 }
 
-/* The page arrays will want about a twentieth of the range: where the address space is limited, a
- * range that leaves no room for them is of no use. */
-static bool room_for_arrays(const struct us_memory *mem)
+/* Metadata will want an eighth of the range and page arrays a twentieth: where the address space is
+ * limited, a range that leaves no room for them is of no use. */
+static bool room_for_metadata(const struct us_memory *mem)
 {
-    size_t bytes = (size_t)(mem->range.length / 8);
+    size_t bytes = (size_t)(mem->range.length / 4);
     void *probe = us_os_reserve(bytes, true, false);
 
     if (probe)
@@ -168,7 +168,7 @@ static bool reserve_default(struct us_memory *mem, uint64_t smallest)
     for (; node_bytes >= smallest; node_bytes >>= 1) {
         if (!reserve(mem, node_bytes))
             continue;
-        if (room_for_arrays(mem))
+        if (room_for_metadata(mem))
             return true;
         us_os_release(mem->reservation, mem->reservation_bytes);
         mem->reservation = NULL;

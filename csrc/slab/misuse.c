@@ -103,7 +103,7 @@ void us_report_misuse(struct us_cache *c, enum us_misuse_kind kind, const void *
     struct record *r = &log->record[number % RECORDS];
 
     atomic_fetch_add_explicit(&c->misuses, 1, memory_order_relaxed);
-    if (s)
+    if (s && s->cache == c) /* another cache's slab did nothing wrong */
         atomic_fetch_or_explicit(&s->state, US_SLAB_BAD, memory_order_relaxed);
     if (!acquire(r))
         return;

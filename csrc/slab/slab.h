@@ -300,8 +300,9 @@ struct us_misuse {
     uint64_t slab_base; /* 0 = none */
     char text[200];     /* what was found, what was expected */
 };
-/* Counts and records a misuse (last 64 of the allocator are kept) and marks its slab BAD. Never
- * waits, allocates nothing: any lock may be held, and signal handlers may call it. */
+/* Counts and records a misuse (last 64 of the allocator are kept) and marks a slab of this cache
+ * that it hit BAD. Never waits, allocates nothing: any lock may be held, and signal handlers may
+ * call it. */
 void us_report_misuse(struct us_cache *c, enum us_misuse_kind kind, const void *object);
 size_t us_misuse_count(const struct us_cache *c);
 /* Copies the recorded ones of this cache; returns how many. */

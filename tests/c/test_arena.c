@@ -1,5 +1,7 @@
 // machines: both
 /* The page provider: ranges, budgets, watermarks, nodes in turn, pressure, injected failures. */
+#include <sys/resource.h>
+
 #include "fixture_memory.h"
 
 /* ---- the range ---------------------------------------------------------------------------------
@@ -73,6 +75,37 @@ static void explicit_range(void)
     CHECK_EQ(account.resident, 0);
     us_memory_destroy(mem);
     us_machine_destroy(m);
+}
+
+/* With little address space the range is smaller, and slabs still work. */
+static void limited_address_space(void)
+{
+    struct rlimit old, limit;
+    struct us_memory_account account;
+    struct world w;
+
+    REQUIRE(getrlimit(RLIMIT_AS, &old) == 0);
+    limit = old;
+    limit.rlim_cur = 6ull << 30;
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+    world_begin(&w, 2, 0);
+    us_memory_account(w.memory, &account);
+    CHECK(account.address_range >= 1ull << 30 && account.address_range < 6ull << 30);
+    CHECK_EQ(account.budget, account.address_range);
+    struct us_cache *c = make_cache(&w, "a", 64, 0, US_OBJECTS_BITMAP);
+    struct us_slab *s = us_slab_new(c, &w.flight, 1, 0, NULL);
+    REQUIRE(s != NULL);
+    us_slab_release(c, &w.flight, s);
+    drop_cache(c);
+    world_end(&w);
+    /* One that is asked for by its size is refused. */
+    struct us_machine *m = make_machine(1);
+    struct us_memory_options options = {.address_range = 64ull << 30};
+    struct us_error error = {0};
+    CHECK(us_memory_create(m, &options, &error) == NULL);
+    CHECK_EQ(error.status, US_ENOMEM);
+    us_machine_destroy(m);
+    REQUIRE(setrlimit(RLIMIT_AS, &old) == 0);
 }
 
 /* ---- watermarks --------------------------------------------------------------------------------
@@ -466,6 +499,9 @@ int main(void)
     RUN(node_ranges);
     RUN(bad_options);
     RUN(explicit_range);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they need all of it */
+    RUN(limited_address_space);
+#endif
     RUN(watermarks);
     RUN(lowest_address_first);
     RUN(accounts);

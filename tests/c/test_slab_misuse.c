@@ -63,7 +63,7 @@ static void each_kind(void)
     check_refused(slab, us_object_address(other, of_other, 3), US_MISUSE_WRONG_CACHE, "bystander");
     check_refused(of_other, us_object_address(other, of_other, 3), US_MISUSE_WRONG_CACHE,
                   "bystander");
-    CHECK(of_other->state & US_SLAB_BAD);
+    CHECK_EQ(of_other->state & US_SLAB_BAD, 0);
     check_refused(slab, (char *)object[0] + 8, US_MISUSE_NO_OBJECT, "96");
     CHECK(slab->state & US_SLAB_BAD);
     check_refused(slab, base + objects * 96ull, US_MISUSE_NO_OBJECT, "victim");

@@ -140,9 +140,12 @@ struct us_ring *us_unified_new_ring(struct us_cache *c, unsigned cpu)
     const struct us_range *r = &c->slabs->range;
     struct us_ring *ring = us_meta_alloc(c->slabs->memory, us_ring_bytes(st->cpu_capacity));
 
-    if (ring)
-        us_ring_init(ring, st->cpu_capacity, us_node_base(r, us_node_of_cpu(c->machine, cpu)),
-                     us_node_length(r));
+    if (!ring)
+        return NULL;
+    us_ring_init(ring, st->cpu_capacity, us_node_base(r, us_node_of_cpu(c->machine, cpu)),
+                 us_node_length(r));
+    /* A new queue is untouched: its first refill is the small one. */
+    atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);
     return ring;
 }
 
@@ -181,6 +184,7 @@ static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, 
     q->node = node;
     q->domain = domain;
     q->capacity = capacity;
+    us_queue_untouch(q);
     return q;
 }
 

@@ -1,13 +1,37 @@
-"""What every test shares: settings, the line that says what is being tested, the source tree."""
+"""What every test shares: settings, the line that says what is being tested, allocators whose books
+are checked when the test ends.
+
+Fixtures
+--------
+make
+    ``make(policy, **keywords)`` opens an allocator.  When the test ends each one is checked: nothing
+    live unless ``make.leaves(alloc, n)`` said so, counters that balance, accounts that add up, a clean
+    validation unless ``make.misused(alloc)`` said otherwise.
+policy, kind, debug
+    Every registered policy, ``native`` and ``model``, without and with ``debug="F"``.
+opened
+    An allocator for each of those combinations.
+scene
+    ``scene(size, nodes=..., ...)`` sets a cache of Unified on a scripted machine (rules/scene.py); what
+    was done and where everything is gets printed when the test fails.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
+if TYPE_CHECKING:
+    import unislab as us
+    from rules.scene import Scene
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for `rules`
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # No deadlines: a shared machine is slow now and then.  CI draws the same examples every time.
@@ -17,6 +41,8 @@ hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 )
+
+SCENES = pytest.StashKey[list[Any]]()
 
 
 def pytest_report_header() -> str:
@@ -28,7 +54,144 @@ def pytest_report_header() -> str:
     return f"unislab: {unislab.build_info()}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test prints the scenes it had set."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for scene in item.stash.get(SCENES, []):
+            try:
+                report.sections.append(("scene", str(scene)))
+            except Exception as error:  # the scene may be closed by now
+                report.sections.append(("scene", f"cannot be printed: {error!r}"))
+    return report
+
+
 @pytest.fixture(scope="session")
 def source_tree() -> Path:
     """The checkout that holds these tests."""
     return Path(__file__).resolve().parents[1]
+
+
+class Maker:
+    """Opens allocators and checks their books at the end."""
+
+    def __init__(self) -> None:
+        self.opened: list[us.Allocator] = []
+        self._leaves: dict[int, int] = {}
+        self._misused: set[int] = set()
+
+    def __call__(self, policy: str = "unified", **keywords: Any) -> us.Allocator:
+        """Open one; the address range is small, so that many may be open."""
+        import unislab
+
+        keywords.setdefault("address_range", "1 GiB")
+        self.opened.append(unislab.Allocator(policy, **keywords))
+        return self.opened[-1]
+
+    def leaves(self, alloc: us.Allocator, n: int) -> None:
+        """The test ends with n live objects in this allocator."""
+        self._leaves[id(alloc)] = n
+
+    def misused(self, alloc: us.Allocator) -> None:
+        """The test makes mistakes that validate() names."""
+        self._misused.add(id(alloc))
+
+    def finish(self, *, check: bool) -> None:
+        """Check and close all."""
+        from rules.books import balance_all
+
+        problems = []
+        for alloc in self.opened:
+            if alloc.closed:
+                continue
+            try:
+                if check:
+                    live = balance_all(alloc, misused=id(alloc) in self._misused)
+                    expected = self._leaves.get(id(alloc), 0)
+                    assert live == expected or id(alloc) in self._misused, (
+                        f"{live} objects live at the end of the test, {expected} were declared"
+                    )
+            except AssertionError as error:
+                problems.append(error)
+            finally:
+                alloc.close(force=True)
+        if problems:
+            raise problems[0]
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Opens allocators that are checked and closed when the test ends."""
+    maker = Maker()
+    failed_before = request.session.testsfailed
+    yield maker
+    # After a failure in the test itself the books say nothing new.
+    maker.finish(check=request.session.testsfailed == failed_before)
+
+
+def registered() -> list[str]:
+    """The policies of this build."""
+    try:
+        import unislab
+
+        return list(unislab.policies())
+    except (ImportError, AttributeError):
+        return ["unified", "slub"]
+
+
+@pytest.fixture(params=registered())
+def policy(request: pytest.FixtureRequest) -> str:
+    """Every policy."""
+    return request.param
+
+
+@pytest.fixture(params=["native", "model"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """This machine, and a scripted one."""
+    return request.param
+
+
+@pytest.fixture(params=[None, "F"], ids=["plain", "F"])
+def debug(request: pytest.FixtureRequest) -> str | None:
+    """Without and with consistency checks."""
+    return request.param
+
+
+@pytest.fixture
+def opened(make: Maker, policy: str, kind: str, debug: str | None) -> us.Allocator:
+    """An allocator of one node and two CPUs for each policy, machine and debug setting."""
+    from rules.machines import place
+
+    return make(policy, debug=debug, **place(kind))
+
+
+@pytest.fixture
+def scene(make: Maker, request: pytest.FixtureRequest) -> Callable[..., Scene]:
+    """Sets a cache of Unified on a scripted machine; takes all objects back at the end."""
+    from rules.machines import grid
+    from rules.scene import Scene
+
+    def set_scene(
+        size: int = 64,
+        *,
+        nodes: int = 1,
+        domains: int = 1,
+        cpus: int = 2,
+        debug: str | None = None,
+        flags: tuple[str, ...] = (),
+        **tunables: Any,
+    ) -> Scene:
+        alloc = make("unified", machine=grid(nodes, domains, cpus), debug=debug)
+        made = Scene(alloc, alloc.create_cache("scene", size, flags=flags, **tunables))
+        request.node.stash.setdefault(SCENES, []).append(made)
+        return made
+
+    def take_back() -> None:
+        for made in request.node.stash.get(SCENES, []):
+            if not made.allocator.closed:
+                with made.allocator.on_cpu(0):
+                    made.cache.free_bulk(made.cache.live())
+
+    request.addfinalizer(take_back)
+    return set_scene

@@ -1,0 +1,189 @@
+"""A scripted scene: one cache on a machine, stepped call by call, whose state can be read and printed.
+
+``scene.alloc(cpu, n)`` and ``scene.free(cpu, addresses)`` run on the named CPU.  ``scene.cpu(0)``,
+``scene.shared(0)`` and ``scene.alien(0, 1)`` are the addresses in a queue, oldest first;
+``scene.partial(0)`` is a node's partial list, head first.  ``scene.counted(...)`` asserts which
+counters moved since the last look, and that no other did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import unislab as us
+
+from rules.names import UNIFIED
+
+
+def rows(frame: pd.DataFrame, **wanted: object) -> list[Any]:
+    """Rows of a DataFrame whose columns have the given values; what is missing is None."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [
+        row
+        for row in plain.itertuples(index=False)
+        if all(getattr(row, name) == value for name, value in wanted.items())
+    ]
+
+
+def listed(cache: us.Cache, **wanted: object) -> list[Any]:
+    """The slabs on partial lists, by node, head first."""
+    found = [row for row in rows(cache.slabs(), **wanted) if row.position is not None]
+    return sorted(found, key=lambda row: (row.node, row.position))
+
+
+class Scene:
+    """One cache of an allocator and what was done to it."""
+
+    def __init__(self, allocator: us.Allocator, cache: us.Cache) -> None:
+        self.allocator = allocator
+        self.cache = cache
+        self.stride = cache.stride
+        self.steps: list[str] = []
+        self._slabs: list[int] = []
+        self._last = cache.stats(exact=True)
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def alloc(self, cpu: int, n: int = 1, **where: object) -> list[int]:
+        """Allocate n objects on a CPU, one call each."""
+        with self.allocator.on_cpu(cpu):
+            got = [self.cache.alloc_address(**where) for _ in range(n)]
+        self._know()
+        names = self.names(got)
+        self.steps.append(f"cpu {cpu} alloc {where or ''} -> {names}")
+        return got
+
+    def one(self, cpu: int, **where: object) -> int:
+        """Allocate one object on a CPU."""
+        return self.alloc(cpu, 1, **where)[0]
+
+    def free(self, cpu: int, addresses: int | Iterable[int]) -> None:
+        """Free objects on a CPU in the given order, one call each."""
+        todo = [addresses] if isinstance(addresses, int) else list(addresses)
+        self.steps.append(f"cpu {cpu} free {self.names(todo)}")
+        with self.allocator.on_cpu(cpu):
+            for address in todo:
+                self.cache.free(address)
+
+    def flush(self) -> None:
+        """Empty all queues into slabs."""
+        self.steps.append("flush")
+        self.allocator.flush()
+
+    def expire(self, node: int | None = None) -> int:
+        """Age the cache once."""
+        moved = self.cache.expire(node)
+        self.steps.append(f"expire({node}) -> {moved} bytes")
+        return moved
+
+    def shrink(self) -> int:
+        """Shrink the cache."""
+        released = self.cache.shrink()
+        self.steps.append(f"shrink -> {released} bytes")
+        return released
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def queue(self, kind: str, **which: int) -> Any | None:
+        """The row of one queue, None when it does not exist."""
+        found = rows(self.cache.queues(), kind=kind, **which)
+        assert len(found) <= 1, f"{kind} {which}: {found}"
+        return found[0] if found else None
+
+    def _addresses(self, row: Any | None) -> list[int]:
+        return [] if row is None else [int(address) for address in row.addresses]
+
+    def cpu(self, cpu: int) -> list[int]:
+        """Objects in a CPU's queue, oldest first."""
+        return self._addresses(self.queue("cpu", cpu=cpu))
+
+    def shared(self, domain: int = 0) -> list[int]:
+        """Objects in a domain's shared queue, oldest first."""
+        return self._addresses(self.queue("shared", domain=domain))
+
+    def alien(self, domain: int, node: int) -> list[int]:
+        """Objects of another node that a domain keeps, oldest first."""
+        return self._addresses(self.queue("alien", domain=domain, node=node))
+
+    def touched(self, kind: str, **which: int) -> bool:
+        """The ageing mark of a queue; a queue that nobody used yet is untouched."""
+        row = self.queue(kind, **which)
+        return row is not None and bool(row.touched)
+
+    def partial(self, node: int = 0) -> list[tuple[int, int]]:
+        """(address, free objects) of the slabs on a node's partial list, head first."""
+        return [(int(row.address), int(row.free)) for row in listed(self.cache, node=node)]
+
+    def slab(self, address: int) -> int:
+        """Address of the slab that holds an object."""
+        for row in self.cache.slabs().itertuples():
+            if 0 <= address - row.address < row.objects * self.stride:
+                return int(row.address)
+        raise LookupError(f"no slab of {self.cache.name} holds {address:#x}")
+
+    def objects(self, slab: int, first: int, last: int) -> list[int]:
+        """Addresses of objects first..last (inclusive, either direction) of a slab."""
+        step = 1 if last >= first else -1
+        return [slab + i * self.stride for i in range(first, last + step, step)]
+
+    # -- counters ------------------------------------------------------------------------------
+
+    def delta(self) -> dict[str, int]:
+        """Unified's own counters that moved since the last look."""
+        now = self.cache.stats(exact=True)
+        moved = {name: now[name] - self._last[name] for name in UNIFIED}
+        self._last = now
+        return {name: value for name, value in moved.items() if value}
+
+    def counted(self, **expected: int) -> None:
+        """Exactly these counters moved since the last look."""
+        moved = self.delta()
+        assert moved == expected, f"counted {moved}, by the rules {expected}\n{self}"
+
+    # -- printing ------------------------------------------------------------------------------
+
+    def _know(self) -> None:
+        for address in self.cache.slabs()["address"]:
+            if address not in self._slabs:
+                self._slabs.append(int(address))
+
+    def names(self, addresses: Sequence[int]) -> str:
+        """Addresses as slab letter and index, runs abbreviated."""
+        parts: list[str] = []
+        run: list[tuple[str, int]] = []
+        for address in addresses:
+            name = self._name(address)
+            if run and name[0] == run[-1][0] and abs(name[1] - run[0][1]) == len(run):
+                run.append(name)
+                continue
+            parts += _run(run)
+            run = [name]
+        return " ".join(parts + _run(run))
+
+    def _name(self, address: int) -> tuple[str, int]:
+        for i, slab in enumerate(self._slabs):
+            index = (address - slab) // self.stride
+            if 0 <= index < self.cache.objects_per_slab:
+                return f"S{i}", index
+        return f"{address:#x}:", 0
+
+    def __str__(self) -> str:
+        lines = [f"scene of {self.cache!r}", *(f"  {step}" for step in self.steps)]
+        for row in rows(self.cache.queues()):
+            mark = "*" if not row.touched else ""
+            lines.append(
+                f"  {row.kind} cpu={row.cpu} domain={row.domain} node={row.node} "
+                f"{row.objects}/{row.capacity}{mark}: {self.names([int(a) for a in row.addresses])}"
+            )
+        lines.append(self.cache.slabs().to_string())
+        lines.append(str({k: v for k, v in self.cache.stats(exact=True).items() if v}))
+        return "\n".join(lines)
+
+
+def _run(run: list[tuple[str, int]]) -> list[str]:
+    if not run:
+        return []
+    slab, first = run[0]
+    return [f"{slab}[{first}]" if len(run) == 1 else f"{slab}[{first}..{run[-1][1]}]"]

@@ -174,6 +174,9 @@ static void the_reaper_runs_in_parent_and_child(void)
 
 int main(void)
 {
+#ifdef __SANITIZE_THREAD__
+    SKIP("ThreadSanitizer does not let the child of a threaded process start threads");
+#endif
     alarm(120);
     RUN(fork_while_threads_work);
     RUN(several_allocators_and_grandchildren);

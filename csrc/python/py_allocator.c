@@ -134,6 +134,7 @@ static PyObject *handle_of(Allocator *owner, struct us_cache *cache, unsigned id
     if (!self)
         return NULL;
     self->allocator = (Allocator *)Py_NewRef(owner);
+    self->freed = Py_NewRef(Py_None); /* at address 0, which no object has */
     if (!is_listed(owner->core, cache, id) || !fill_handle(self, cache) ||
         !adopt_record(self, cache, id))
         Py_CLEAR(self);

@@ -84,7 +84,7 @@ PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t
     if (us_py_hands_out(self) &&
         us_py_placement("alloc_bulk", args + nargs, kwnames, core->machine, &flags, &node) &&
         fill(self, &call, flags, node, (size_t)n, (void **)words)) {
-        array = PyObject_CallOneArg(state->as_array, buffer);
+        array = us_py_array(state, buffer);
         if (!array)
             us_cache_free_bulk(core, (size_t)n, (void *const *)words);
     }

@@ -40,7 +40,7 @@
 #define US_PY_REFERENCES(row)                                                                     \
     row(allocator_type) row(cache_type) row(object_type) row(addresses_type)                      \
     row(corruption_error) row(limit_error) row(live_error) row(unknown_name_error)                \
-    row(as_array) row(as_addresses)
+    row(as_addresses) row(frombuffer) row(uint64)
 
 struct us_py_state {
 #define US_ROW(name) PyObject *name;
@@ -89,6 +89,8 @@ struct us_py_allocator {
 struct us_py_cache {
     PyObject_HEAD
     struct us_cache *hot; /* for calls that keep the GIL; NULL: go the careful way */
+    PyObject *freed; /* the integer freed last, with its value: the next allocation mostly returns it */
+    long freed_address;
     struct us_cache *core;
     struct us_py_allocator *allocator;
     struct us_py_record *record;
@@ -152,6 +154,8 @@ bool us_py_node(PyObject *value, const struct us_machine *machine, int *node);
 
 /* A buffer of n native 64-bit words, exported with format "Q"; *words points into it. */
 PyObject *us_py_words(struct us_py_state *state, size_t n, uint64_t **words);
+/* The NumPy array over such a buffer; NumPy is imported when the first is wanted. */
+PyObject *us_py_array(struct us_py_state *state, PyObject *words);
 /* The handle of a cache, made when there is none. The caller has entered the allocator, and read the
  * id while the cache could not go away. NULL without an exception: it is gone by now. */
 PyObject *us_py_cache_handle(struct us_py_allocator *owner, struct us_cache *cache, unsigned id);

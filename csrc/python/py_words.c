@@ -67,6 +67,26 @@ PyObject *us_py_words(struct us_py_state *state, size_t n, uint64_t **words)
     return (PyObject *)w;
 }
 
+static bool import_numpy(struct us_py_state *state)
+{
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    if (!numpy)
+        return false;
+    Py_XSETREF(state->uint64, PyObject_CallMethod(numpy, "dtype", "s", "uint64"));
+    if (state->uint64)
+        Py_XSETREF(state->frombuffer, PyObject_GetAttrString(numpy, "frombuffer"));
+    Py_DECREF(numpy);
+    return state->frombuffer != NULL;
+}
+
+PyObject *us_py_array(struct us_py_state *state, PyObject *words)
+{
+    if (!state->frombuffer && !import_numpy(state))
+        return NULL;
+    PyObject *args[] = {words, state->uint64};
+    return PyObject_Vectorcall(state->frombuffer, args, 2, NULL);
+}
+
 /* ---- arguments -------------------------------------------------------------------------------- */
 
 bool us_py_address(PyObject *value, uint64_t *out)

@@ -36,7 +36,7 @@ def _table(figures: list[Figure]) -> Table:
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="Run these parts alone.")
 def main(only: tuple[str, ...]) -> None:
     """Run the benchmarks; figures as JSON on standard output."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=120)
     figures: list[Figure] = []
     for part in only or PARTS:
         start = time.monotonic()

@@ -1,0 +1,92 @@
+/*
+ * What the tests of local queues stand on: a machine, and regions of ring or list kind on it whose
+ * nodes are ranges of addresses that nobody reads.
+ */
+#ifndef FIXTURE_LOCAL_H
+#define FIXTURE_LOCAL_H
+
+#include "machine/local.h"
+#include "ring_model.h"
+
+/* `nodes` nodes with `each` CPUs, a domain for each node. */
+static inline struct us_machine *machine_of(unsigned nodes, unsigned each)
+{
+    unsigned cpu_node[64];
+    struct us_topology t = {nodes * each, nodes, nodes, cpu_node, cpu_node};
+    struct us_error error = {0};
+    struct us_machine *m;
+
+    REQUIRE(nodes * each <= 64);
+    for (unsigned i = 0; i < nodes * each; i++)
+        cpu_node[i] = i / each;
+    m = us_machine_create(&t, 0, 1, &error);
+    if (m == NULL)
+        fprintf(stderr, "%s\n", error.text);
+    REQUIRE(m != NULL);
+    return m;
+}
+
+static inline void *local_get(void *context, size_t bytes)
+{
+    void *base = aligned_alloc(US_LINE, (bytes + 63) / 64 * 64);
+
+    (void)context;
+    REQUIRE(base != NULL);
+    return memset(base, 0, (bytes + 63) / 64 * 64);
+}
+static inline void local_put(void *context, void *base, size_t bytes)
+{
+    (void)context;
+    (void)bytes;
+    free(base);
+}
+static const struct us_local_memory local_memory = {local_get, local_put, NULL};
+
+/* Node n's range; all nodes' are alike long and lie one behind the other. */
+static inline uint64_t node_base(unsigned node)
+{
+    return MODEL_BASE + node * MODEL_BYTES;
+}
+
+static inline void *new_ring(unsigned capacity, unsigned node)
+{
+    struct us_ring *r = local_get(NULL, us_ring_bytes(capacity));
+
+    us_ring_init(r, capacity, node_base(node), MODEL_BYTES);
+    return r;
+}
+
+static inline void *new_words(unsigned node)
+{
+    struct us_words *w = local_get(NULL, sizeof *w);
+
+    us_words_init(w, node_base(node), MODEL_BYTES);
+    return w;
+}
+
+/* Queues of a cache with a region on each CPU; one node for all when `one_node`. */
+static inline void make_local(struct us_local *l, struct us_machine *m, enum us_mode mode,
+                              enum us_region_kind kind, ptrdiff_t link, unsigned capacity,
+                              bool one_node)
+{
+    struct us_flight f;
+
+    REQUIRE(us_local_init(l, m, mode, kind, link, &local_memory));
+    us_flight_enter(m, &f);
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
+        unsigned node = one_node ? 0 : us_node_of_cpu(m, cpu);
+        void *region = kind == US_REGION_RING ? new_ring(capacity, node) : new_words(node);
+
+        REQUIRE(us_local_populate(l, &f, cpu, region));
+    }
+    us_flight_leave(&f);
+}
+
+static inline void drop_local(struct us_local *l)
+{
+    for (unsigned cpu = 0; cpu < l->machine->ncpus; cpu++)
+        free(l->region[cpu]);
+    us_local_fini(l, &local_memory);
+}
+
+#endif

@@ -436,24 +436,33 @@ static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, s
     return got;
 }
 
+/* How many of the first `most` objects lie in the node range at `base`. */
+static unsigned run_of_node(void *const *object, size_t most, uint64_t base, uint64_t length)
+{
+    unsigned limit = most < US_BATCH_MAX ? (unsigned)most : US_BATCH_MAX, n = 0;
+
+    while (n < limit && (uint64_t)(uintptr_t)object[n] - base < length)
+        n++;
+    return n;
+}
+
 static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
 {
     const struct us_range *r = &c->slabs->range;
     size_t i = 0;
 
     while (i < n) {
-        unsigned run = 0, node = us_node_of(r, object[i]), pushed = 0;
+        unsigned run = 0, pushed = 0;
 
-        while (run < US_BATCH_MAX && i + run < n && us_in_range(r, object[i + run]) &&
-               us_node_of(r, object[i + run]) == node)
-            run++;
-        if (run)
-            pushed = us_local_push_batch(&c->local, object + i, run, us_node_base(r, node));
+        if (US_LIKELY(us_in_range(r, object[i]))) {
+            const uint64_t base = us_node_base(r, us_node_of(r, object[i]));
+
+            run = run_of_node(object + i, n - i, base, us_node_length(r));
+            pushed = us_local_push_batch(&c->local, object + i, run, base);
+        }
         i += pushed;
-        if (pushed == run && run)
-            continue;
-        free_slow(c, object[i]);
-        i++;
+        if (pushed < run || run == 0)
+            free_slow(c, object[i++]);
     }
 }
 

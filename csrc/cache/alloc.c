@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- allocation ----------------------------------------------------------------------------- */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
 /* One object from the policy, placed by the task's memory policy where the cache says so. */
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node)
@@ -72,10 +72,11 @@ void us_cache_free_bulk(struct us_cache *c, size_t n, void *const *objects)
         c->policy->free_bulk(c, n, objects);
 }
 
-/* ---- checks ------------------------------------------------------------------------------------- */
+/* ---- checks -------------------------------------------------------------------------------------
+ */
 
-enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, struct us_slab **slab,
-                                 uint32_t *index)
+enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object,
+                                 struct us_slab **slab, uint32_t *index)
 {
     const struct us_slabs *slabs = c->slabs;
     struct us_slab *s;
@@ -109,7 +110,7 @@ static void describe(const struct us_cache *c, const void *object, enum us_misus
     out->address = (uint64_t)(uintptr_t)object;
     out->slab_base = base;
     us_append(out->cache, sizeof(out->cache), 0, "%s", c->name);
-#define FOUND(...) us_append(out->found, sizeof(out->found), 0, __VA_ARGS__)
+#define FOUND(...)    us_append(out->found, sizeof(out->found), 0, __VA_ARGS__)
 #define EXPECTED(...) us_append(out->expected, sizeof(out->expected), 0, __VA_ARGS__)
     switch (kind) {
     case US_MISUSE_OUTSIDE:
@@ -150,7 +151,8 @@ enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
     struct us_finding finding;
 
     describe(c, object, kind, s, &finding);
-    return us_error_fill(e, US_ECORRUPT, "cache '%s', object 0x%llx, slab 0x%llx: found %s, expected %s",
+    return us_error_fill(e, US_ECORRUPT,
+                         "cache '%s', object 0x%llx, slab 0x%llx: found %s, expected %s",
                          finding.cache, (unsigned long long)finding.address,
                          (unsigned long long)finding.slab_base, finding.found, finding.expected);
 }
@@ -178,7 +180,7 @@ enum us_status us_cache_check(struct us_cache *c, const void *object, struct us_
     return us_explain_misuse(c, object, kind, s, e);
 }
 
-/* ---- checked frees ---------------------------------------------------------------------------------- */
+/* ---- checked frees --------------------------------------------------------------------------- */
 
 enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us_error *e)
 {
@@ -216,7 +218,8 @@ static enum us_status free_bulk_debug(struct us_cache *c, size_t n, void *const 
 
         if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
             continue;
-        us_explain_misuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s, e);
+        us_explain_misuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s,
+                          e);
         for (k = 0; k < i; k++)
             us_debug_mark(c, objects[k]);
         return US_ECORRUPT;
@@ -245,7 +248,8 @@ enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *co
     return us_explain_misuse(c, objects[i], US_MISUSE_OUTSIDE, NULL, e);
 }
 
-/* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to refuse. */
+/* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to
+ * refuse. */
 static struct us_cache *cache_of(struct us_allocator *a, const void *object)
 {
     const struct us_slab *s = us_slab_of(&a->slabs, object);
@@ -263,7 +267,7 @@ enum us_status us_kfree_checked(struct us_allocator *a, void *object, struct us_
     return us_cache_free_checked(cache_of(a, object), object, e);
 }
 
-/* ---- why not ------------------------------------------------------------------------------------------ */
+/* ---- why not --------------------------------------------------------------------------------- */
 
 static bool node_has(struct us_allocator *a, uint64_t pages)
 {
@@ -296,16 +300,18 @@ void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *
     }
     us_memory_account(a->memory, &memory);
     if (node_has(a, need / page)) {
-        us_error_fill(e, US_ENOMEM,
-                      "cache '%s': no block of %llu bytes for an object of %zu, though pages are free: the "
-                      "node asked for, fragmentation or an injected failure stands in the way",
-                      c->name, (unsigned long long)need, size);
+        us_error_fill(
+            e, US_ENOMEM,
+            "cache '%s': no block of %llu bytes for an object of %zu, though pages are free: the "
+            "node asked for, fragmentation or an injected failure stands in the way",
+            c->name, (unsigned long long)need, size);
         return;
     }
-    us_error_fill(e, US_ENOMEM,
-                  "cache '%s': no memory for an object of %zu bytes: %llu of the budget of %llu bytes are "
-                  "in use; free objects, or give the allocator more memory",
-                  c->name, size, (unsigned long long)memory.reserved, (unsigned long long)memory.budget);
+    us_error_fill(
+        e, US_ENOMEM,
+        "cache '%s': no memory for an object of %zu bytes: %llu of the budget of %llu bytes are "
+        "in use; free objects, or give the allocator more memory",
+        c->name, size, (unsigned long long)memory.reserved, (unsigned long long)memory.budget);
 limits:
     if (e) {
         e->requested = size;

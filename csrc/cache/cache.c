@@ -1,33 +1,35 @@
 /* cache.c - allocators: what they own, how they begin, stop and end.
  *
- * Levels. An allocator owns a machine, a memory (address range, page provider, metadata), one policy
- * and its caches. A cache owns regions (one a CPU), the policy's state, tunables and statistics; all
- * of it is metadata of the allocator's memory. Objects, slabs and queues are the policy's business:
- * cache/ creates, configures, counts, looks inside and tears down, and is not on the path of an
- * ordinary allocation, which goes from the two entry pointers at the head of a cache straight to the
- * policy. Three kinds of cache put an entry of cache/ before the policy's: those with debug F
- * (debug.c), those placed by the task's memory policy (alloc.c), and kmalloc-large (kmalloc.c).
+ * Levels. An allocator owns a machine, a memory (address range, page provider, metadata), one
+ * policy and its caches. A cache owns regions (one a CPU), the policy's state, tunables and
+ * statistics; all of it is metadata of the allocator's memory. Objects, slabs and queues are the
+ * policy's business: cache/ creates, configures, counts, looks inside and tears down, and is not on
+ * the path of an ordinary allocation, which goes from the two entry pointers at the head of a cache
+ * straight to the policy. Three kinds of cache put an entry of cache/ before the policy's: those
+ * with debug F (debug.c), those placed by the task's memory policy (alloc.c), and kmalloc-large
+ * (kmalloc.c).
  *
  * Life of a cache. us_cache_make: tunables (default, allocator's default, value given), geometry,
  * regions' table, policy's state, entries; then it is linked. General caches are made with the
  * allocator, and made anew when a default changes before they were used. us_cache_destroy: flushed,
- * shrunk, then with the gate shut counted: live objects are an error unless forced; what slabs are left
- * are found by walking the page map, the policy drops its state, and everything goes back.
+ * shrunk, then with the gate shut counted: live objects are an error unless forced; what slabs are
+ * left are found by walking the page map, the policy drops its state, and everything goes back.
  *
  * Who may walk the list of caches. A cache is linked by one atomic store from inside a flight, and
- * unlinked with the gate shut: every flight, and every holder of the config lock, may walk the list.
+ * unlinked with the gate shut: every flight, and every holder of the config lock, may walk the
+ * list.
  *
- * Lock order, outermost first: config - gate - control - alien - shared - slab - node - pages - meta -
- * stats. config is never waited for inside a flight, since its holder may wait at the gate. Running
- * out of pages calls us_pressure inside the requester's flight: it takes no config lock.
+ * Lock order, outermost first: config - gate - control - alien - shared - slab - node - pages -
+ * meta - stats. config is never waited for inside a flight, since its holder may wait at the gate.
+ * Running out of pages calls us_pressure inside the requester's flight: it takes no config lock.
  *
- * Exact reads. us_allocator_stop shuts the gate (no slow path in flight) and closes every region (no
- * fast path commits); what is then read is exact. Statistics that need not be exact lock only other
- * readers out and never wait for the gate.
+ * Exact reads. us_allocator_stop shuts the gate (no slow path in flight) and closes every region
+ * (no fast path commits); what is then read is exact. Statistics that need not be exact lock only
+ * other readers out and never wait for the gate.
  *
- * Fork (fork.c). The prepare handler takes the list of allocators, then for each its config lock and
- * its gate, and closes its regions; parent and child reopen. The child has one thread: flights of
- * others are forgotten, and the reaper is started again.
+ * Fork (fork.c). The prepare handler takes the list of allocators, then for each its config lock
+ * and its gate, and closes its regions; parent and child reopen. The child has one thread: flights
+ * of others are forgotten, and the reaper is started again.
  */
 #include "cache/internal.h"
 
@@ -79,7 +81,7 @@ void us_config_drop(struct us_allocator *a)
     us_lock_drop(&f, &a->config);
 }
 
-/* ---- stopping everything ------------------------------------------------------------------- */
+/* ---- stopping everything --------------------------------------------------------------------- */
 
 void us_allocator_stop(struct us_allocator *a, struct us_flight *f)
 {
@@ -93,7 +95,7 @@ void us_allocator_resume(struct us_allocator *a, struct us_flight *f)
     us_gate_open(f);
 }
 
-/* ---- slabs ---------------------------------------------------------------------------------- */
+/* ---- slabs ----------------------------------------------------------------------------------- */
 
 static uint64_t pages_of_node(const struct us_allocator *a)
 {
@@ -128,7 +130,8 @@ struct us_slab *us_slab_walk_next(struct us_slab_walk *walk)
     }
 }
 
-/* ---- allocators ------------------------------------------------------------------------------- */
+/* ---- allocators -------------------------------------------------------------------------------
+ */
 
 void us_allocator_options_init(struct us_allocator_options *options)
 {
@@ -254,8 +257,8 @@ static enum us_status refuse_live(struct us_allocator *a, struct us_error *e)
     }
     if (total == 0)
         return US_OK;
-    return us_error_fill(e, US_EBUSY, "%llu objects are still live (%s); free them or close with force",
-                         (unsigned long long)total, text);
+    return us_error_fill(e, US_EBUSY, "%llu object%s still live (%s); free or close with force",
+                         (unsigned long long)total, total == 1 ? " is" : "s are", text);
 }
 
 enum us_status us_allocator_destroy(struct us_allocator *a, bool force, struct us_error *error)
@@ -276,8 +279,8 @@ enum us_status us_allocator_destroy(struct us_allocator *a, bool force, struct u
     return US_OK;
 }
 
-enum us_status us_allocator_set_default(struct us_allocator *a, const char *tunable, const char *value,
-                                        struct us_error *error)
+enum us_status us_allocator_set_default(struct us_allocator *a, const char *tunable,
+                                        const char *value, struct us_error *error)
 {
     enum us_status status;
 
@@ -316,10 +319,11 @@ void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASS
 
     for (i = 0; i < US_LOCK_NCLASSES; i++)
         us_lock_totals(a->machine, (enum us_lock_class)i, &acquired[i], &contended[i]);
-#define ADD(lock)                                                                                  \
-    do {                                                                                           \
-        acquired[(lock)->klass] += atomic_load_explicit(&(lock)->acquired, memory_order_relaxed);   \
-        contended[(lock)->klass] += atomic_load_explicit(&(lock)->contended, memory_order_relaxed); \
+#define ADD(lock)                                                                                 \
+    do {                                                                                          \
+        acquired[(lock)->klass] += atomic_load_explicit(&(lock)->acquired, memory_order_relaxed); \
+        contended[(lock)->klass] +=                                                               \
+            atomic_load_explicit(&(lock)->contended, memory_order_relaxed);                       \
     } while (0)
     ADD(&a->config);
     for (c = us_first_cache(a); c; c = c->next)

@@ -28,14 +28,14 @@ struct us_allocator {
     struct us_policy *large_policy;
     struct us_local **locals; /* [ncaches] regions to close when everything stops */
     unsigned locals_room, next_id;
-    uint8_t *size_class;      /* [(size + 7) / 8] index of the general cache, up to size_class_max */
+    uint8_t *size_class; /* [(size + 7) / 8] index of the general cache, up to size_class_max */
     size_t size_class_max;
     uint64_t purge_delay_ns;
-    _Atomic uint64_t next_tick;     /* earliest thing due on the policy's clock */
+    _Atomic uint64_t next_tick; /* earliest thing due on the policy's clock */
     _Atomic uint64_t next_purge;
-    _Atomic uint32_t expiring;      /* one expiration of everything at a time */
-    _Atomic uint32_t running;       /* one us_allocator_run_due at a time */
-    struct us_flight fork_flight;   /* of the gate that is shut while the process forks */
+    _Atomic uint32_t expiring;    /* one expiration of everything at a time */
+    _Atomic uint32_t running;     /* one us_allocator_run_due at a time */
+    struct us_flight fork_flight; /* of the gate that is shut while the process forks */
 };
 
 struct us_cache *us_cache_find(struct us_allocator *a, const char *name);
@@ -48,7 +48,7 @@ struct us_cache *us_cache_create_with(struct us_allocator *a, const struct us_ca
                                       const char *const *names, const char *const *values, size_t n,
                                       struct us_error *e);
 
-/* ---- checked single calls (the binding's) --------------------------------------------------- */
+/* ---- checked single calls (the binding's) ---------------------------------------------------- */
 
 /* Checks that `object` is the start of an object of this cache (and, with debug F, in use); fills
  * the error with cache, slab, object, found, expected. Cheap: arithmetic and one load. */
@@ -110,8 +110,7 @@ void us_allocator_account(struct us_allocator *a, struct us_account *total,
 void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASSES],
                         uint64_t contended[US_LOCK_NCLASSES]);
 
-/* ---- looking inside (gate shut)
- * ------------------------------------------------------------------- */
+/* ---- looking inside (gate shut) -------------------------------------------------------------- */
 
 enum us_object_place { US_IN_USE = 0, US_IN_SLAB = 1, US_IN_QUEUE = 2, US_OUT = 3 /* kept out */ };
 
@@ -146,7 +145,7 @@ size_t us_cache_live(struct us_cache *c, uint64_t *out, size_t n);
 struct us_validation {
     uint64_t slabs, total, available, checked, unchecked, onqueue, errors;
     uint64_t partial_slabs;
-    uint64_t *histogram; /* [max objects + 1]: partial slabs by objects in use; malloc'ed */
+    uint64_t *histogram; /* [max objects + 1]: slabs by objects not free in them */
     size_t histogram_length;
     struct us_misuse misuse[16];
     size_t nmisuse;
@@ -155,8 +154,7 @@ struct us_validation {
 enum us_status us_cache_validate(struct us_cache *c, struct us_validation *out, struct us_error *e);
 void us_validation_free(struct us_validation *v);
 
-/* ---- time, pressure, whole-allocator work
- * ----------------------------------------------------------- */
+/* ---- time, pressure, whole-allocator work ---------------------------------------------------- */
 
 uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t target_bytes,
                                     bool try_only);

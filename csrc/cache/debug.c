@@ -1,14 +1,14 @@
 /* debug.c - consistency checks of caches with US_DEBUG_F.
  *
- * One bit an object, out of band, says that the object is with the user. It is set when an object is
- * handed out and must be cleared, atomically, by who gives it back: of two frees one finds it clear.
- * So a double free, an address that is no object start, one of another cache or of no slab is found at
- * the call, before the policy sees it, and leaves nothing behind. Objects themselves are not touched.
- * The work is done by the policy's CONTROL entries: the same queues, by plain code under the control
- * lock of the CPU.
+ * One bit an object, out of band, says that the object is with the user. It is set when an object
+ * is handed out and must be cleared, atomically, by who gives it back: of two frees one finds it
+ * clear. So a double free, an address that is no object start, one of another cache or of no slab
+ * is found at the call, before the policy sees it, and leaves nothing behind. Objects themselves
+ * are not touched. The work is done by the policy's CONTROL entries: the same queues, by plain code
+ * under the control lock of the CPU.
  *
- * The checked calls return what they found. A misuse through the plain entries, which return nothing,
- * is counted (us_cache_refused) and the first ones are told on standard error.
+ * The checked calls return what they found. A misuse through the plain entries, which return
+ * nothing, is counted (us_cache_refused) and the first ones are told on standard error.
  */
 #include "cache/internal.h"
 

@@ -1,9 +1,9 @@
 /* due.c - what runs by the policy's clock: ticks of policies, the purge of free pages, the reaper.
  *
- * Nothing runs by itself. Executors call us_allocator_run_due as their clock moves; us_allocator_advance
- * moves the clock from one due time to the next, so that nothing is skipped; the reaper does both in
- * real time, from a thread of its own. On a modelled machine there is no such thread: the reaper is one
- * more thing that is due.
+ * Nothing runs by itself. Executors call us_allocator_run_due as their clock moves;
+ * us_allocator_advance moves the clock from one due time to the next, so that nothing is skipped;
+ * the reaper does both in real time, from a thread of its own. On a modelled machine there is no
+ * such thread: the reaper is one more thing that is due.
  */
 #include "cache/internal.h"
 
@@ -15,8 +15,8 @@
 #include <time.h>
 #endif
 
-#define NEVER UINT64_MAX
-#define CATCH_UP 64 /* missed ticks of one cache that one call makes good */
+#define NEVER      UINT64_MAX
+#define CATCH_UP   64     /* missed ticks of one cache that one call makes good */
 #define MOST_STEPS 100000 /* of the clock in one us_allocator_advance */
 
 struct us_reaper {
@@ -30,7 +30,8 @@ struct us_reaper {
 #endif
 };
 
-/* ---- ticks ------------------------------------------------------------------------------------ */
+/* ---- ticks ------------------------------------------------------------------------------------
+ */
 
 static uint64_t period_of(const struct us_cache *c)
 {
@@ -146,7 +147,7 @@ void us_allocator_advance(struct us_allocator *a, uint64_t delta_ns)
     us_allocator_run_due(a);
 }
 
-/* ---- the reaper -------------------------------------------------------------------------------------- */
+/* ---- the reaper ------------------------------------------------------------------------------ */
 
 #ifdef US_MODEL
 

@@ -1,17 +1,19 @@
 /* expire.c - ageing, flushing, shrinking, and what to do when pages run short.
  *
- * Expiration of one cache runs its stages (partial lists, alien, shared, CPU queues) in order for each
- * node. Expiration of everything runs each stage over all caches before the next one, one expiration
- * at a time (a second finds the flag taken and gives 0), and stops at its target.
+ * Expiration of one cache runs its stages (partial lists, alien, shared, CPU queues) in order for
+ * each node. Expiration of everything runs each stage over all caches before the next one, one
+ * expiration at a time (a second finds the flag taken and gives 0), and stops at its target.
  *
  * Shortage. Below the low mark of a node the policies that can expire do so for that node, with
  * try-locks only, until the node is above its high mark; empty slabs go back after every stage. A
- * request that would fail flushes every CPU and shrinks every cache, under every policy, and is tried
- * again when that gave pages back. Both run inside the requester's flight, which holds no lock.
+ * request that would fail flushes every CPU and shrinks every cache, under every policy, and is
+ * tried again when that gave pages back. Both run inside the requester's flight, which holds no
+ * lock.
  */
 #include "cache/internal.h"
 
-/* ---- one cache -------------------------------------------------------------------------------- */
+/* ---- one cache --------------------------------------------------------------------------------
+ */
 
 void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only)
 {
@@ -29,8 +31,9 @@ void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only)
         c->policy->shrink(c, f, node, try_only);
 }
 
-/* Bytes of the cache's slabs at this moment, from their number and the number of their objects: slabs
- * are of the preferred or of the minimal order. kmalloc-large, which has others, never shrinks. */
+/* Bytes of the cache's slabs at this moment, from their number and the number of their objects:
+ * slabs are of the preferred or of the minimal order. kmalloc-large, which has others, never
+ * shrinks. */
 static uint64_t bytes_of_slabs(const struct us_cache *c)
 {
     const struct us_geometry *g = &c->geometry;
@@ -106,7 +109,7 @@ uint64_t us_cache_expire(struct us_cache *c, int node)
     return bytes;
 }
 
-/* ---- everything ----------------------------------------------------------------------------------- */
+/* ---- everything ------------------------------------------------------------------------------ */
 
 static void begin_all(struct us_allocator *a)
 {
@@ -117,8 +120,8 @@ static void begin_all(struct us_allocator *a)
             c->policy->expire_begin(c);
 }
 
-static uint64_t expire_all(struct us_allocator *a, struct us_flight *f, int node, enum us_stage stage,
-                           uint64_t target, bool try_only)
+static uint64_t expire_all(struct us_allocator *a, struct us_flight *f, int node,
+                           enum us_stage stage, uint64_t target, bool try_only)
 {
     uint64_t bytes = 0;
     struct us_cache *c;
@@ -129,7 +132,8 @@ static uint64_t expire_all(struct us_allocator *a, struct us_flight *f, int node
     return bytes;
 }
 
-uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t target, bool try_only)
+uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t target,
+                                    bool try_only)
 {
     struct us_flight f;
     uint64_t bytes = 0;
@@ -185,7 +189,7 @@ uint64_t us_allocator_shrink(struct us_allocator *a)
     return bytes;
 }
 
-/* ---- shortage ---------------------------------------------------------------------------------------- */
+/* ---- shortage -------------------------------------------------------------------------------- */
 
 static uint64_t missing_pages(struct us_allocator *a, unsigned node)
 {

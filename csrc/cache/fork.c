@@ -2,8 +2,9 @@
  *
  * Every allocator is in one list of the process. Before a fork each is brought to rest: its config
  * lock taken, its gate shut, its regions closed, so that the child's copy is of no half-done
- * operation. Both sides then reopen, in reverse order. The child has only the forking thread: flights
- * that others had suspended are forgotten, and the reaper, which did not survive, is started again.
+ * operation. Both sides then reopen, in reverse order. The child has only the forking thread:
+ * flights that others had suspended are forgotten, and the reaper, which did not survive, is
+ * started again.
  */
 #include "cache/internal.h"
 
@@ -32,7 +33,8 @@ static void prepare(void)
     struct us_flight f;
 
     (void)!take_list(&f);
-    /* Config locks are of one rank, so they are tried; their holders wait for no list and no fork. */
+    /* Config locks are of one rank, so they are tried; their holders wait for no list and no fork.
+     */
     for (a = allocators; a; a = a->next)
         while (!us_lock_try(&f, &a->config))
             sched_yield();

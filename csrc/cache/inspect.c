@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- accounts ---------------------------------------------------------------------------------- */
+/* ---- accounts ----------------------------------------------------------------------------------
+ */
 
 static void count_stock(void *context, const struct us_stock *stock, void *const *object)
 {
@@ -25,7 +26,8 @@ static void ignore_listed(void *context, struct us_slab *slab, unsigned node, co
     (void)position;
 }
 
-static void count_slab(struct us_account *account, const struct us_allocator *a, const struct us_slab *s)
+static void count_slab(struct us_account *account, const struct us_allocator *a,
+                       const struct us_slab *s)
 {
     const uint8_t state = atomic_load(&s->state);
     const uint64_t objects = us_slab_objects(s);
@@ -106,7 +108,8 @@ static void check_reserved(uint64_t of_caches, uint64_t of_memory)
 {
     if (of_caches == of_memory)
         return;
-    fprintf(stderr, "unislab: the caches' slabs have %llu bytes, the page provider handed out %llu\n",
+    fprintf(stderr,
+            "unislab: the caches' slabs have %llu bytes, the page provider handed out %llu\n",
             (unsigned long long)of_caches, (unsigned long long)of_memory);
     abort();
 }
@@ -141,7 +144,7 @@ void us_allocator_account(struct us_allocator *a, struct us_account *total,
 #endif
 }
 
-/* ---- snapshot -------------------------------------------------------------------------------------- */
+/* ---- snapshot -------------------------------------------------------------------------------- */
 
 static uint8_t place_of(const struct us_slab *s)
 {
@@ -217,7 +220,7 @@ void us_snapshot_free(struct us_snapshot *s)
     memset(s, 0, sizeof(*s));
 }
 
-/* ---- live objects ------------------------------------------------------------------------------------- */
+/* ---- live objects ---------------------------------------------------------------------------- */
 
 static bool is_live(const struct us_view *v, const struct us_view_slab *e, uint32_t index)
 {

@@ -6,13 +6,13 @@
 
 /* A cache and what this layer keeps beside it. */
 struct us_cache_box {
-    struct us_cache cache;            /* first: a cache is its box */
-    uint64_t next_tick;               /* policy's clock, 0 = no ticks */
-    _Atomic uint64_t last_expired;    /* bytes of the last run */
-    uint64_t *shown;                  /* [ncpus][rows] statistics never go back; stats lock */
-    _Atomic uint64_t refused;         /* misuses through plain entries */
-    unsigned nshown;                  /* rows shown */
-    struct us_account account;        /* scratch of us_allocator_account, gate shut */
+    struct us_cache cache;         /* first: a cache is its box */
+    uint64_t next_tick;            /* policy's clock, 0 = no ticks */
+    _Atomic uint64_t last_expired; /* bytes of the last run */
+    uint64_t *shown;               /* [ncpus][rows] statistics never go back; stats lock */
+    _Atomic uint64_t refused;      /* misuses through plain entries */
+    unsigned nshown;               /* rows shown */
+    struct us_account account;     /* scratch of us_allocator_account, gate shut */
 };
 
 static inline struct us_cache_box *us_box(struct us_cache *c)
@@ -20,7 +20,7 @@ static inline struct us_cache_box *us_box(struct us_cache *c)
     return (struct us_cache_box *)c;
 }
 
-/* ---- errors -------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Fills the error (NULL is fine) and returns its status. */
 enum us_status us_error_fill(struct us_error *e, enum us_status status, const char *format, ...)
@@ -29,18 +29,20 @@ enum us_status us_error_fill(struct us_error *e, enum us_status status, const ch
 size_t us_append(char *text, size_t size, size_t length, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* ---- locks and lists ------------------------------------------------------------------------ */
+/* ---- locks and lists ------------------------------------------------------------------------- */
 
 void us_config_take(struct us_allocator *a);
 void us_config_drop(struct us_allocator *a);
 
-/* Caches are added by one atomic store and removed with the gate shut, so a flight may walk them. */
+/* Caches are added by one atomic store and removed with the gate shut, so a flight may walk them.
+ */
 static inline struct us_cache *us_first_cache(const struct us_allocator *a)
 {
     return __atomic_load_n(&a->caches, __ATOMIC_ACQUIRE);
 }
 
-/* ---- slabs, by walking the page map ----------------------------------------------------------- */
+/* ---- slabs, by walking the page map -----------------------------------------------------------
+ */
 
 struct us_slab_walk {
     struct us_allocator *allocator;
@@ -62,7 +64,8 @@ struct us_cache *us_cache_make(struct us_allocator *a, const struct us_policy *p
                                const char *const *values, size_t n, struct us_error *e);
 /* Config lock held. Unlinks, gives every slab back and frees; nobody uses the cache any more. */
 void us_cache_unmake(struct us_cache *c);
-/* ---- general caches --------------------------------------------------------------------------- */
+/* ---- general caches ---------------------------------------------------------------------------
+ */
 
 bool us_general_create(struct us_allocator *a, struct us_error *e);
 void us_general_destroy(struct us_allocator *a);
@@ -71,7 +74,8 @@ bool us_large_create(struct us_allocator *a, struct us_error *e);
 void us_large_destroy(struct us_allocator *a);
 unsigned us_large_order(const struct us_allocator *a, size_t size);
 
-/* ---- tunables ---------------------------------------------------------------------------------- */
+/* ---- tunables ----------------------------------------------------------------------------------
+ */
 
 bool us_defaults_create(struct us_allocator *a, struct us_error *e);
 void us_defaults_destroy(struct us_allocator *a);
@@ -81,15 +85,16 @@ enum us_status us_default_set(struct us_allocator *a, const char *name, const ch
 bool us_tunables_fill(struct us_allocator *a, struct us_cache *c, const char *const *names,
                       const char *const *values, size_t n, struct us_error *e);
 
-/* ---- debug F ------------------------------------------------------------------------------------ */
+/* ---- debug F ------------------------------------------------------------------------------------
+ */
 
 extern const struct us_cache_head us_debug_entries;
 extern const struct us_cache_head us_spread_entries;
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node);
 bool us_debug_mark(struct us_cache *c, void *object);
 size_t us_debug_free_bulk(struct us_cache *c, size_t n, void *const *objects);
-enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object, struct us_slab **slab,
-                                 uint32_t *index);
+enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object,
+                                 struct us_slab **slab, uint32_t *index);
 enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
                                  enum us_misuse_kind kind, const struct us_slab *s,
                                  struct us_error *e);
@@ -97,15 +102,17 @@ enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
 void us_refuse(struct us_cache *c, const void *object, enum us_misuse_kind kind);
 #define US_MISUSE_NONE ((enum us_misuse_kind)(-1))
 
-/* ---- time, pressure, fork ------------------------------------------------------------------------ */
+/* ---- time, pressure, fork -------------------------------------------------------------------- */
 
 bool us_pressure(void *context, struct us_flight *f, unsigned node, enum us_pressure kind);
 void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
-void us_schedule(struct us_allocator *a, struct us_cache *c); /* its next tick, after creation or a set */
+void us_schedule(struct us_allocator *a,
+                 struct us_cache *c); /* its next tick, after creation or a set */
 /* The reaper around a fork and at the end. */
 void us_reaper_fork_child(struct us_allocator *a);
-uint64_t us_reaper_due(const struct us_allocator *a); /* model: policy's clock, UINT64_MAX = never */
+uint64_t
+us_reaper_due(const struct us_allocator *a); /* model: policy's clock, UINT64_MAX = never */
 void us_reaper_ran(struct us_allocator *a);
 void us_fork_add(struct us_allocator *a);
 void us_fork_remove(struct us_allocator *a);

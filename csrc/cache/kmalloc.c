@@ -1,7 +1,7 @@
 /* kmalloc.c - the general caches, and what is too large for them.
  *
- * The policy lists the sizes of its general caches. A request takes the smallest that holds it; above
- * the last the page provider serves it directly, as one slab of one object whose cache is the
+ * The policy lists the sizes of its general caches. A request takes the smallest that holds it;
+ * above the last the page provider serves it directly, as one slab of one object whose cache is the
  * pseudo-cache kmalloc-large. That cache is in the list like any other, so accounts, statistics and
  * validate cover it; its policy is a copy of the allocator's (same counters, no tunables) whose
  * functions hand out nothing.
@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- general caches ---------------------------------------------------------------------------- */
+/* ---- general caches ----------------------------------------------------------------------------
+ */
 
 static bool index_sizes(struct us_allocator *a, const uint32_t *sizes, unsigned n)
 {
@@ -85,7 +86,8 @@ struct us_cache *us_kmalloc_cache(struct us_allocator *a, size_t size)
     return a->general[a->size_class[(size + 7) / 8]];
 }
 
-/* ---- large -------------------------------------------------------------------------------------- */
+/* ---- large --------------------------------------------------------------------------------------
+ */
 
 static void *no_object(struct us_cache *c)
 {
@@ -144,7 +146,8 @@ static void nothing_to_flush(struct us_cache *c, struct us_flight *f, unsigned c
     (void)try_only;
 }
 
-static uint64_t nothing_to_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
+static uint64_t nothing_to_shrink(struct us_cache *c, struct us_flight *f, unsigned node,
+                                  bool try_only)
 {
     (void)c;
     (void)f;
@@ -284,7 +287,7 @@ static void *large_alloc(struct us_allocator *a, size_t size, unsigned flags, in
     return block;
 }
 
-/* ---- kmalloc -------------------------------------------------------------------------------------- */
+/* ---- kmalloc --------------------------------------------------------------------------------- */
 
 void *us_kmalloc(struct us_allocator *a, size_t size, unsigned flags, int node)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KNOWN_FLAGS                                                                                \
+#define KNOWN_FLAGS \
     (US_HWCACHE_ALIGN | US_LOWMEM | US_MEM_SPREAD | US_RECLAIM_ACCOUNT | US_ACCOUNT | US_DEBUG_F)
 #define REPORTED_LIVE 8 /* addresses named when a cache with live objects is destroyed */
 
@@ -36,13 +36,14 @@ static bool check_options(const struct us_allocator *a, const struct us_cache_op
         us_error_fill(e, US_EINVAL, "size %zu of cache '%s' is not within 1 to %llu bytes", o->size,
                       o->name, (unsigned long long)largest);
     else if ((o->align & (o->align - 1)) != 0 || o->align > a->machine->page_size)
-        us_error_fill(e, US_EINVAL, "align %zu of cache '%s' is not a power of two up to %zu", o->align,
-                      o->name, a->machine->page_size);
+        us_error_fill(e, US_EINVAL, "align %zu of cache '%s' is not a power of two up to %zu",
+                      o->align, o->name, a->machine->page_size);
     else if (o->flags & ~KNOWN_FLAGS)
         us_error_fill(e, US_EINVAL, "flags 0x%x of cache '%s' are unknown", o->flags & ~KNOWN_FLAGS,
                       o->name);
     else if (o->pattern_bytes > o->size)
-        us_error_fill(e, US_EINVAL, "the constructor pattern of cache '%s' has %zu bytes, its objects %zu",
+        us_error_fill(e, US_EINVAL,
+                      "the constructor pattern of cache '%s' has %zu bytes, its objects %zu",
                       o->name, o->pattern_bytes, o->size);
     else
         return true;
@@ -230,7 +231,8 @@ struct us_cache *us_cache_create(struct us_allocator *a, const struct us_cache_o
     return us_cache_create_with(a, o, NULL, NULL, 0, e);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------
+ */
 
 static void unlink_cache(struct us_allocator *a, struct us_cache *c)
 {
@@ -296,10 +298,11 @@ static void explain_live(struct us_cache *c, const struct us_account *account, s
     }
     if (n > REPORTED_LIVE)
         us_append(text, sizeof(text), length, ", ...");
-    us_error_fill(e, US_EBUSY,
-                  "cache '%s' has %llu live objects in %llu slabs: free them or destroy with force; at %s",
-                  c->name, (unsigned long long)account->live_objects,
-                  (unsigned long long)account->slabs, text);
+    us_error_fill(
+        e, US_EBUSY,
+        "cache '%s' has %llu live object%s (%llu slab%s left): free or destroy with force; at %s",
+        c->name, (unsigned long long)account->live_objects, account->live_objects == 1 ? "" : "s",
+        (unsigned long long)account->slabs, account->slabs == 1 ? "" : "s", text);
 }
 
 enum us_status us_cache_destroy(struct us_cache *c, bool force, struct us_error *error)
@@ -309,8 +312,8 @@ enum us_status us_cache_destroy(struct us_cache *c, bool force, struct us_error 
     struct us_flight f;
 
     if (c->general || c == a->large)
-        return us_error_fill(error, US_EINVAL, "cache '%s' is a general cache: it ends with its allocator",
-                             c->name);
+        return us_error_fill(error, US_EINVAL,
+                             "cache '%s' is a general cache: it ends with its allocator", c->name);
     us_config_take(a);
     us_flight_enter(a->machine, &f);
     us_flush_cache(c, &f, false);

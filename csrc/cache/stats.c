@@ -1,9 +1,9 @@
 /* stats.c - counters of a cache, row by row and CPU by CPU.
  *
  * A row is what the policy's slow paths stored, plus the fast pops or pushes of the CPU where the
- * counter says so. Common rows are the sums of the counters that feed them, less what is to be taken
- * off. A pop may be counted on one CPU and the slow path that caused it on the next, so a column can
- * come out negative: the debt is settled with other CPUs, and sums over CPUs stay exact.
+ * counter says so. Common rows are the sums of the counters that feed them, less what is to be
+ * taken off. A pop may be counted on one CPU and the slow path that caused it on the next, so a
+ * column can come out negative: the debt is settled with other CPUs, and sums over CPUs stay exact.
  *
  * A reader that races with slow paths may see half of an operation. Such a reading is never below
  * the one before; a reading when nothing is in flight is exact.

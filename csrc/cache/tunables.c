@@ -17,7 +17,8 @@ struct us_defaults {
     int64_t *value; /* [ntunables] */
 };
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------
+ */
 
 #define NAME_MAX_COMPARED 63
 
@@ -81,37 +82,37 @@ const struct us_tunable *us_tunable_find(const struct us_policy *p, const char *
 {
     const char *names[128] = {NULL};
     const char *near;
+    char known[300] = "";
+    size_t length = 0;
     unsigned i, n = p->ntunables < 128 ? p->ntunables : 128;
 
     for (i = 0; i < p->ntunables; i++)
         if (strcmp(p->tunables[i].name, name) == 0)
             return &p->tunables[i];
-    for (i = 0; i < n; i++)
+    for (i = 0; i < n; i++) {
         names[i] = p->tunables[i].name;
+        length = us_append(known, sizeof(known), length, "%s%s", i ? ", " : "", names[i]);
+    }
     near = us_nearest(name, names, n);
     if (near)
-        us_error_fill(e, US_EINVAL, "policy %s has no tunable '%s': did you mean '%s'?", p->name, name,
-                      near);
+        us_error_fill(e, US_EINVAL, "policy %s has no tunable '%s': did you mean '%s'?", p->name,
+                      name, near);
     else
-        us_error_fill(e, US_EINVAL, "policy %s has no tunable '%s'; its first are '%s' and '%s'", p->name,
-                      name, n > 0 ? names[0] : "", n > 1 ? names[1] : "");
+        us_error_fill(e, US_EINVAL, "policy %s has no tunable '%s'; it has %s", p->name, name,
+                      n ? known : "none");
     return NULL;
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ------------------------------------------------------------------------------------
+ */
 
 static bool bytes_unit(const char *text, int64_t *factor)
 {
     static const struct {
         const char *text;
         int64_t factor;
-    } unit[] = {{"B", 1},
-                {"kB", 1000},
-                {"MB", 1000000},
-                {"GB", 1000000000},
-                {"KiB", 1 << 10},
-                {"MiB", 1 << 20},
-                {"GiB", 1 << 30}};
+    } unit[] = {{"B", 1},         {"kB", 1000},     {"MB", 1000000}, {"GB", 1000000000},
+                {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
     unsigned i;
 
     for (i = 0; i < sizeof(unit) / sizeof(unit[0]); i++)
@@ -147,18 +148,20 @@ static enum us_status explain_value(const struct us_policy *p, const struct us_t
     size_t length = 0;
 
     for (c = t->choices; c && c->text; c++)
-        length = us_append(texts, sizeof(texts), length, "%s'%s'", length ? ", " : " or one of ", c->text);
+        length = us_append(texts, sizeof(texts), length, "%s'%s'", length ? ", " : " or one of ",
+                           c->text);
     if (t->max == INT64_MAX)
-        return us_error_fill(e, US_EINVAL, "%s of policy %s is '%s'; expected %" PRId64 " or more (%s)%s",
+        return us_error_fill(e, US_EINVAL,
+                             "%s of policy %s is '%s'; expected %" PRId64 " or more (%s)%s",
                              t->name, p->name, value, t->min, t->unit, texts);
     return us_error_fill(e, US_EINVAL,
-                         "%s of policy %s is '%s'; expected %" PRId64 " to %" PRId64 " (%s)%s", t->name,
-                         p->name, value, t->min, t->max, t->unit, texts);
+                         "%s of policy %s is '%s'; expected %" PRId64 " to %" PRId64 " (%s)%s",
+                         t->name, p->name, value, t->min, t->max, t->unit, texts);
 }
 
 /* at_creation: the default itself is accepted too, though it may lie outside the limits. */
-static enum us_status parse(const struct us_policy *p, const struct us_tunable *t, const char *value,
-                            bool at_creation, int64_t *out, struct us_error *e)
+static enum us_status parse(const struct us_policy *p, const struct us_tunable *t,
+                            const char *value, bool at_creation, int64_t *out, struct us_error *e)
 {
     const struct us_choice *c;
 
@@ -173,14 +176,15 @@ static enum us_status parse(const struct us_policy *p, const struct us_tunable *
     return explain_value(p, t, value, e);
 }
 
-enum us_status us_tunable_parse(const struct us_policy *p, const struct us_tunable *t, const char *value,
-                                int64_t *out, struct us_error *e)
+enum us_status us_tunable_parse(const struct us_policy *p, const struct us_tunable *t,
+                                const char *value, int64_t *out, struct us_error *e)
 {
     return parse(p, t, value, false, out, e);
 }
 
-static enum us_status parse_for_creation(const struct us_policy *p, const char *name, const char *value,
-                                         unsigned *row, int64_t *out, struct us_error *e)
+static enum us_status parse_for_creation(const struct us_policy *p, const char *name,
+                                         const char *value, unsigned *row, int64_t *out,
+                                         struct us_error *e)
 {
     const struct us_tunable *t = us_tunable_find(p, name, e);
 
@@ -193,7 +197,7 @@ static enum us_status parse_for_creation(const struct us_policy *p, const char *
     return parse(p, t, value, true, out, e);
 }
 
-/* ---- defaults of an allocator --------------------------------------------------------------------- */
+/* ---- defaults of an allocator ---------------------------------------------------------------- */
 
 bool us_defaults_create(struct us_allocator *a, struct us_error *e)
 {
@@ -254,7 +258,7 @@ bool us_tunables_fill(struct us_allocator *a, struct us_cache *c, const char *co
     return true;
 }
 
-/* ---- live --------------------------------------------------------------------------------------------- */
+/* ---- live ------------------------------------------------------------------------------------ */
 
 /* Config lock held. The policy changes a cache while nothing else runs in the allocator. */
 static enum us_status apply(struct us_cache *c, const struct us_tunable *t, int64_t value,
@@ -276,7 +280,8 @@ static enum us_status apply(struct us_cache *c, const struct us_tunable *t, int6
     return status;
 }
 
-enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *value, struct us_error *e)
+enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *value,
+                              struct us_error *e)
 {
     struct us_allocator *a = c->owner;
     const struct us_tunable *t = us_tunable_find(c->policy, name, e);
@@ -286,8 +291,8 @@ enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *
     if (!t)
         return US_EINVAL;
     if (t->flags & US_T_READONLY)
-        return us_error_fill(e, US_EINVAL, "%s of cache '%s' cannot be set: it is computed", t->name,
-                             c->name);
+        return us_error_fill(e, US_EINVAL, "%s of cache '%s' cannot be set: it is computed",
+                             t->name, c->name);
     if (t->flags & US_T_CREATE)
         return us_error_fill(e, US_EINVAL,
                              "%s of cache '%s' is fixed once the cache exists: give it at creation",
@@ -303,8 +308,8 @@ enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *
     return status;
 }
 
-enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *value, const char **text,
-                              struct us_error *e)
+enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *value,
+                              const char **text, struct us_error *e)
 {
     const struct us_tunable *t = us_tunable_find(c->policy, name, e);
     const struct us_choice *choice;

@@ -1,12 +1,13 @@
 /* validate.c - does a cache fit together? Queues are not flushed first.
  *
- * Checked is what can be told to be in use (debug F: the object's bit is set); without debug an object
- * that is not free in its slab may be in use or in a stock, so all of those are unchecked, those in
- * stocks among them. The histogram counts every slab by the objects not free in it, a full one too.
+ * Checked is what can be told to be in use (debug F: the object's bit is set); without debug an
+ * object that is not free in its slab may be in use or in a stock, so all of those are unchecked,
+ * those in stocks among them. The histogram counts every slab by the objects not free in it, a full
+ * one too.
  *
- * Errors are: misuse that was reported, counters that differ from what they count, a stock that holds
- * what is no object, an object in two places, a slab with free objects on no list (unless a CPU owns it),
- * a full slab on a partial list, a slab on two lists or on another node's.
+ * Errors are: misuse that was reported, counters that differ from what they count, a stock that
+ * holds what is no object, an object in two places, a slab with free objects on no list (unless a
+ * CPU owns it), a full slab on a partial list, a slab on two lists or on another node's.
  */
 #include "cache/view.h"
 
@@ -33,7 +34,8 @@ static void note_slab(const struct us_view *v, struct us_validation *out, const 
     note(out, text);
 }
 
-static void check_lists(const struct us_view *v, const struct us_view_slab *e, struct us_validation *out)
+static void check_lists(const struct us_view *v, const struct us_view_slab *e,
+                        struct us_validation *out)
 {
     const struct us_slab *s = e->slab;
     const uint8_t state = atomic_load(&s->state);

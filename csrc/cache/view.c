@@ -25,7 +25,8 @@ static unsigned long long base_of(const struct us_view *v, const struct us_slab 
     return (unsigned long long)(uintptr_t)us_slab_base(v->cache->slabs, s);
 }
 
-/* ---- slabs -------------------------------------------------------------------------------------- */
+/* ---- slabs --------------------------------------------------------------------------------------
+ */
 
 static bool collect_slabs(struct us_view *v)
 {
@@ -96,7 +97,8 @@ static void free_by_list(struct us_view *v, struct us_view_slab *e)
             return;
         }
         if (v->place[e->first + i] == US_IN_SLAB) {
-            wrong(v, "slab 0x%llx: object %p is on its free list twice", base_of(v, e->slab), object);
+            wrong(v, "slab 0x%llx: object %p is on its free list twice", base_of(v, e->slab),
+                  object);
             return;
         }
         v->place[e->first + i] = US_IN_SLAB;
@@ -122,11 +124,11 @@ static void mark_free(struct us_view *v, struct us_view_slab *e)
     else
         free_by_list(v, e);
     if (e->free != s->free)
-        wrong(v, "slab 0x%llx: %u objects are free in it, its counter says %u", base_of(v, s), e->free,
-              s->free);
+        wrong(v, "slab 0x%llx: %u objects are free in it, its counter says %u", base_of(v, s),
+              e->free, s->free);
 }
 
-/* ---- stocks ---------------------------------------------------------------------------------------- */
+/* ---- stocks ---------------------------------------------------------------------------------- */
 
 static bool grow(void **array, size_t *room, size_t wanted, size_t size)
 {
@@ -226,7 +228,8 @@ static void see_deferred(struct us_view *v)
         }
         v->stock[v->nstocks].first = v->naddresses;
         for (; object; object = *(void **)object) {
-            if (!grow((void **)&v->address, &v->address_room, v->naddresses + 1, sizeof(*v->address))) {
+            if (!grow((void **)&v->address, &v->address_room, v->naddresses + 1,
+                      sizeof(*v->address))) {
                 v->no_memory = true;
                 return;
             }
@@ -239,7 +242,9 @@ static void see_deferred(struct us_view *v)
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------------------------ */
+/* ---- all
+ * ------------------------------------------------------------------------------------------------
+ */
 
 bool us_view_init(struct us_view *v, struct us_cache *c)
 {

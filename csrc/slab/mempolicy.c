@@ -14,8 +14,8 @@ static bool node_exists(const struct us_machine *m, unsigned node, struct us_err
         return true;
     if (error) {
         *error = (struct us_error){.status = US_EINVAL};
-        snprintf(error->text, sizeof(error->text), "node %u does not exist: nodes are 0 to %u", node,
-                 nodes - 1);
+        snprintf(error->text, sizeof(error->text), "node %u does not exist: nodes are 0 to %u",
+                 node, nodes - 1);
     }
     return false;
 }

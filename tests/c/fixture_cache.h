@@ -9,8 +9,8 @@
 #include "check.h"
 
 static const char *const fixture_policies[] = {"unified", "slub"};
-#define FOR_EACH_POLICY(name)                                                                      \
-    for (unsigned name##_i = 0; name##_i < 2; name##_i++)                                          \
+#define FOR_EACH_POLICY(name)                             \
+    for (unsigned name##_i = 0; name##_i < 2; name##_i++) \
         for (const char *name = fixture_policies[name##_i]; name; name = NULL)
 
 /* Two nodes of two CPUs each, one cache domain a node. Natively more CPUs fold on these. */

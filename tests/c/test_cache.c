@@ -176,7 +176,8 @@ static void zero_and_pattern(void)
     FOR_EACH_POLICY(policy)
     {
         struct us_allocator *a = fixture_open(policy, NULL, 0, false);
-        struct us_cache_options o = {.name = "pattern", .size = 100, .pattern = "abc", .pattern_bytes = 3};
+        struct us_cache_options o = {
+            .name = "pattern", .size = 100, .pattern = "abc", .pattern_bytes = 3};
         struct us_cache *c = us_cache_create(a, &o, NULL), *z = fixture_cache(a, "zero", 100, 0);
         unsigned char *p, zeros[100] = {0};
         unsigned i;
@@ -329,7 +330,8 @@ static void defaults_reach_later_and_general_caches(void)
     int64_t value;
 
     CHECK_EQ(us_allocator_set_default(a, "cpu_queue_size", "33", &e), US_OK);
-    CHECK_EQ(us_tunable_get(fixture_cache(a, "test", 64, 0), "queue_size", &value, NULL, &e), US_OK);
+    CHECK_EQ(us_tunable_get(fixture_cache(a, "test", 64, 0), "queue_size", &value, NULL, &e),
+             US_OK);
     CHECK_EQ(value, 33);
     CHECK_EQ(us_tunable_get(us_cache_find(a, "kmalloc-64"), "queue_size", &value, NULL, &e), US_OK);
     CHECK_EQ(value, 33);

@@ -17,7 +17,8 @@ static void creating_a_cache(void)
     FOR_EACH_POLICY(policy)
     {
         struct us_allocator *a = fixture_open(policy, &fixture_two_nodes, 0, false);
-        const struct us_cache_options o = {.name = "test", .size = 64, .pattern = "x", .pattern_bytes = 1};
+        const struct us_cache_options o = {
+            .name = "test", .size = 64, .pattern = "x", .pattern_bytes = 1};
         const uint64_t before = metadata(a);
         struct us_cache *c = NULL;
         unsigned nth;

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define THREADS 3
-#define HELD 200
+#define HELD    200
 
 static _Atomic int stop_workers;
 static pthread_mutex_t exchange_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,7 +20,8 @@ struct worker {
     unsigned seed;
 };
 
-/* Swaps an object with the pool that all threads share, so that most frees are of others' objects. */
+/* Swaps an object with the pool that all threads share, so that most frees are of others' objects.
+ */
 static void *swap(void *object, unsigned slot)
 {
     void *old;

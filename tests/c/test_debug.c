@@ -23,15 +23,16 @@ static void misuse_is_found_at_the_call(void)
     FOR_EACH_POLICY(policy)
     {
         struct us_allocator *a = fixture_open(policy, NULL, 0, true);
-        struct us_cache *c = fixture_cache(a, "first", 64, 0), *d = fixture_cache(a, "second", 64, 0);
+        struct us_cache *c = fixture_cache(a, "first", 64, 0),
+                        *d = fixture_cache(a, "second", 64, 0);
         char *p = us_cache_alloc(c), *q = us_cache_alloc(c);
         int elsewhere;
 
         refused(d, p, "cache 'first'", "cache 'second'");
         refused(c, p + 8, "at offset", "the start of an object");
         refused(c, &elsewhere, "outside", "within");
-        refused(c, (void *)(uintptr_t)(a->slabs.range.base + a->slabs.range.length - 4096), "no slab",
-                "cache 'first'");
+        refused(c, (void *)(uintptr_t)(a->slabs.range.base + a->slabs.range.length - 4096),
+                "no slab", "cache 'first'");
         us_cache_free(c, p);
         refused(c, p, "free already", "in use");
         us_cache_free(c, q);
@@ -146,7 +147,8 @@ static void without_debug_single_calls_still_check_addresses(void)
     FOR_EACH_POLICY(policy)
     {
         struct us_allocator *a = fixture_open(policy, NULL, 0, false);
-        struct us_cache *c = fixture_cache(a, "first", 100, 0), *d = fixture_cache(a, "second", 100, 0);
+        struct us_cache *c = fixture_cache(a, "first", 100, 0),
+                        *d = fixture_cache(a, "second", 100, 0);
         char *p = us_cache_alloc(c);
         void *bulk[2] = {p, &a};
         struct us_error e = {.status = US_OK};

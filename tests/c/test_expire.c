@@ -155,7 +155,8 @@ static void the_reaper_is_due_on_the_models_clock(void)
 static void shortage_expires_queues(void)
 {
     struct us_allocator *a = fixture_open("unified", NULL, 4u << 20, false);
-    struct us_cache *idle = fixture_cache(a, "idle", 2048, 0), *busy = fixture_cache(a, "busy", 1024, 0);
+    struct us_cache *idle = fixture_cache(a, "idle", 2048, 0),
+                    *busy = fixture_cache(a, "busy", 1024, 0);
     static void *object[4096];
     struct us_node_memory m;
     unsigned n = 0, i;

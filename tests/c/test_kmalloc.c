@@ -114,7 +114,8 @@ static void large_node_is_honoured(void)
     fixture_close(a);
 }
 
-/* Out of budget: NULL, the limit is named, nothing is lost, and everything works again after frees. */
+/* Out of budget: NULL, the limit is named, nothing is lost, and everything works again after frees.
+ */
 static void budget_is_a_limit(void)
 {
     FOR_EACH_POLICY(policy)

@@ -26,7 +26,7 @@ static void counts_objects_and_slabs(void)
         us_cache_free_bulk(c, 50, object);
         REQUIRE(us_cache_validate(c, &v, NULL) == US_OK);
         CHECK_EQ(v.errors, 0);
-        CHECK_EQ(v.checked, 0);                       /* no debug: nothing can be told to be in use */
+        CHECK_EQ(v.checked, 0); /* no debug: nothing can be told to be in use */
         CHECK_EQ(v.unchecked, v.total - v.available); /* those in queues among them */
         CHECK_EQ(v.unchecked - v.onqueue, 150);
         CHECK_EQ(sum(v.histogram, v.histogram_length), v.slabs);

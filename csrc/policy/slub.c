@@ -127,11 +127,11 @@ static void put_unlisted(struct us_cache *c, struct us_flight *f, unsigned cpu, 
                          void *object)
 {
     count_slow_free(c, cpu, s);
-    if (us_slub_isolated(s)) {
-        us_slub_set_free(s, s->free + 1);
-    } else {
+    if (us_slub_state(s) & US_SLAB_FROZEN) {
         us_slub_push_free(c, s, object);
         us_count(c, cpu, US_SLUB_FREE_FROZEN);
+    } else {
+        us_slub_set_free(s, s->free + 1);
     }
     us_slub_drop(f, s);
 }

@@ -26,7 +26,8 @@ US_INLINE void us_slub_set_state(struct us_slab *s, unsigned state)
     atomic_store_explicit(&s->state, (uint8_t)state, memory_order_relaxed);
 }
 
-/* Out of circulation for good: on no list, owned by no CPU, and its free objects only counted. */
+/* Out of circulation for good: on no list, owned by no CPU, and its free objects only counted. Asked
+ * with the slab lock held, and not of a frozen slab, whose `installed` is its owner's. */
 #define US_SLUB_ISOLATED UINT32_MAX
 US_INLINE bool us_slub_isolated(const struct us_slab *s)
 {

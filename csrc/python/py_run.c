@@ -308,6 +308,29 @@ static PyObject *runner_passes(PyObject *op, PyObject *number)
     return result;
 }
 
+static PyObject *runner_peaks(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    runner_object *self = (runner_object *)op;
+    struct us_account peak = {0};
+    struct us_error error = {0};
+    enum us_status status;
+    struct pinned p;
+
+    if (!is_open(self) || !pin(self, &p))
+        return NULL;
+    us_runner_set_poll_context(self->runner, &p);
+    drop_gil(&p);
+    status = us_runner_peaks(self->runner, &peak, &error);
+    take_gil(&p);
+    if (status != US_OK && !PyErr_Occurred())
+        us_py_raise(self->state, &error, NULL);
+    unpin(self, &p);
+    if (status != US_OK)
+        return NULL;
+    return Py_BuildValue("{sKsKsKsKsK}", "live", peak.live, "queued", peak.queued, "free_in_slabs",
+                         peak.free_in_slabs, "waste", peak.waste, "reserved", peak.reserved);
+}
+
 static PyObject *runner_clean(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     runner_object *self = (runner_object *)op;
@@ -371,6 +394,9 @@ static PyMethodDef runner_methods[] = {
      PyDoc_STR("passes($self, n, /)\n--\n\n"
                "Run n passes, freeing between them what stays live; return the seconds of each.\n"
                "What the last one leaves live stays until clean() or the next passes().")},
+    {"peaks", runner_peaks, METH_NOARGS,
+     PyDoc_STR("peaks($self, /)\n--\n\n"
+               "Run one pass, taking byte accounts every few events; return the largest of each.")},
     {"clean", runner_clean, METH_NOARGS,
      PyDoc_STR("clean($self, /)\n--\n\nFree what the last pass left live.")},
     {"close", runner_close, METH_NOARGS,

@@ -100,17 +100,14 @@ static void run_pass(struct us_task *t)
     t->others_progress = 0;
     meet_at_start(t);
     t->start_ns = us_clock_real();
-    switch (t->runner->heap.kind) {
-    case US_HEAP_ALLOCATOR:
-        interpret(t, US_HEAP_ALLOCATOR);
-        break;
-    case US_HEAP_MALLOC:
-        interpret(t, US_HEAP_MALLOC);
-        break;
-    case US_HEAP_NULL:
-        interpret(t, US_HEAP_NULL);
-        break;
-    }
+    if (t->runner->sampling)
+        interpret(t, US_HEAP_ALLOCATOR, true);
+    else if (t->runner->heap.kind == US_HEAP_ALLOCATOR)
+        interpret(t, US_HEAP_ALLOCATOR, false);
+    else if (t->runner->heap.kind == US_HEAP_MALLOC)
+        interpret(t, US_HEAP_MALLOC, false);
+    else
+        interpret(t, US_HEAP_NULL, false);
     t->end_ns = us_clock_real();
     atomic_store(&t->progress, US_DONE);
     atomic_store(&t->waits_at, US_DONE);
@@ -268,6 +265,51 @@ void us_runner_clean(struct us_runner *r)
         return;
     command(r, US_COMMAND_CLEAN);
     r->dirty = false;
+}
+
+/* ---- peaks of accounts ------------------------------------------------------------------------------ */
+
+static void raise_to(uint64_t *peak, uint64_t value)
+{
+    *peak = value > *peak ? value : *peak;
+}
+
+/* Takes the accounts, unless another task is at it. */
+void us_runner_sample(struct us_runner *r)
+{
+    struct us_memory_account memory;
+    struct us_account now;
+
+    if (atomic_exchange(&r->sample_busy, true))
+        return;
+    us_allocator_account(r->heap.allocator, &now, &memory);
+    raise_to(&r->peak.live, now.live);
+    raise_to(&r->peak.queued, now.queued);
+    raise_to(&r->peak.free_in_slabs, now.free_in_slabs);
+    raise_to(&r->peak.waste, now.waste);
+    raise_to(&r->peak.reserved, now.reserved);
+    raise_to(&r->peak.live_objects, now.live_objects);
+    atomic_store(&r->sample_busy, false);
+}
+
+enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, struct us_error *error)
+{
+    enum us_status status;
+    uint64_t ns;
+
+    if (r->heap.kind != US_HEAP_ALLOCATOR) {
+        fail_text(error, US_EINVAL, "only an allocator has accounts");
+        return US_EINVAL;
+    }
+    memset(&r->peak, 0, sizeof(r->peak));
+    r->sampling = true;
+    status = us_runner_passes(r, 1, &ns, error);
+    r->sampling = false;
+    if (status != US_OK)
+        return status;
+    us_runner_sample(r);
+    *peak = r->peak;
+    return US_OK;
 }
 
 void us_runner_forget(struct us_runner *r)

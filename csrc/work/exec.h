@@ -45,6 +45,10 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
  * US_EBUSY when poll stopped it; after any error everything the program allocated is freed. */
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error);
+/* One more pass, slow and not to be timed, in which byte accounts are taken every few ops and at the
+ * end; each field of *peak becomes the largest that was seen. US_HEAP_ALLOCATOR only. */
+enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak,
+                               struct us_error *error);
 /* Frees what the last pass left live. */
 void us_runner_clean(struct us_runner *r);
 /* Its allocator is gone, and with it what was live. */

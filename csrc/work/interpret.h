@@ -125,7 +125,23 @@ static US_NOINLINE bool rare(struct us_task *t, const struct us_op *op)
     }
 }
 
-US_INLINE void interpret(struct us_task *t, const enum us_heap_kind kind)
+/* Looks at the accounts now and then, more seldom the longer the pass is. */
+static US_NOINLINE void sample_sometimes(struct us_task *t)
+{
+    enum { FIRST_STRIDE = 32, AT_ONE_STRIDE = 512 };
+
+    if (t->sample_stride == 0)
+        t->sample_stride = t->sample_left = FIRST_STRIDE;
+    if (--t->sample_left > 0)
+        return;
+    us_runner_sample(t->runner);
+    if (++t->samples % AT_ONE_STRIDE == 0)
+        t->sample_stride *= 2;
+    t->sample_left = t->sample_stride;
+}
+
+/* `sampling` is constant: timed passes carry nothing of it. */
+US_INLINE void interpret(struct us_task *t, const enum us_heap_kind kind, const bool sampling)
 {
     struct us_runner *const r = t->runner;
     struct us_heap *const h = &r->heap;
@@ -134,6 +150,8 @@ US_INLINE void interpret(struct us_task *t, const enum us_heap_kind kind)
     for (const struct us_op *op = t->ops;; op++) {
         if (US_UNLIKELY(atomic_load_explicit(&r->stop, memory_order_relaxed)))
             return;
+        if (sampling)
+            sample_sometimes(t);
         if (op->op == US_OP_ALLOC) {
             const struct us_heap_cache *c = &h->cache[op->cache];
             void *object = us_heap_alloc(kind, c, t->scratch);

@@ -35,6 +35,7 @@ struct us_task {
     void *scratch;  /* object of the null heap */
     uint64_t others_progress; /* what the others had reached when last asked */
     uint64_t start_ns, end_ns;
+    uint64_t sample_stride, sample_left, samples; /* ops between looks at the accounts, and to go */
     unsigned index;
     unsigned *cpu; /* may run on these */
     unsigned ncpus;
@@ -63,6 +64,9 @@ struct us_runner {
     struct us_event barrier_event;
     _Atomic uint64_t pass_start_ns US_ALIGNED(US_LINE);
     _Atomic bool clock_busy;
+    _Atomic bool sample_busy;
+    bool sampling;          /* this pass looks at the accounts now and then */
+    struct us_account peak; /* owned by who holds sample_busy */
     uint64_t clock_base, clock_shown; /* policy's clock at the start of the pass; last set */
 
     pthread_mutex_t mutex; /* the rest */
@@ -77,6 +81,7 @@ struct us_runner {
 };
 
 /* exec.c */
+void us_runner_sample(struct us_runner *r);
 void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status status,
                   const char *what);
 uint64_t us_task_at(const struct us_task *t, const struct us_op *op); /* number of an op */

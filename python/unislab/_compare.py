@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unislab.baseline import BASELINES, BaselineContestant, Missing
 from unislab.comparison import Comparison
-from unislab.contestant import Contestant, PolicyContestant, harness_seconds, passes_for
+from unislab.contestant import Contestant, Harness, PolicyContestant, Turns, passes_for
 from unislab.environment import environment
 from unislab.result import Result, Seconds
 from unislab._run import as_workload, check_options
@@ -115,9 +115,13 @@ def compare(
             contestants.append(made)
         timed = machine is None
         cold = {c.name: c.passes(1)[0] for c in contestants}
-        passes = _rounds(contestants, rounds if timed else 0, budget / rounds, bool(pace), progress)
+        turns: list[Turns] = [*contestants]
+        if timed and not pace:
+            turns.append(Harness(workload, touch))
+            stack.callback(turns[-1].close)
+        passes = _rounds(turns, rounds if timed else 0, budget / rounds, bool(pace), progress)
+        harness = _median(passes.pop(Harness.name, []))
         results = {}
-        harness = harness_seconds(workload, touch=touch) if timed and not pace else None
         about, counts = environment(), workload.counts
         for c in contestants:
             last, counters, caches, used = c.last_pass()
@@ -143,8 +147,12 @@ def compare(
     )
 
 
+def _median(chunks: Sequence[Sequence[float]]) -> float | None:
+    return statistics.median(s for chunk in chunks for s in chunk) if chunks else None
+
+
 def _rounds(
-    contestants: Sequence[Contestant], rounds: int, budget: float, paced: bool, progress: bool
+    contestants: Sequence[Turns], rounds: int, budget: float, paced: bool, progress: bool
 ) -> dict[str, list[list[float]]]:
     """All warm passes, by contestant and round; who begins a round changes."""
     taken: dict[str, list[list[float]]] = {c.name: [] for c in contestants}

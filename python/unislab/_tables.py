@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import pandas as pd
@@ -15,7 +15,7 @@ from unislab.comparison import Comparison
 from unislab.result import Result, duration
 from unislab.sizes import format_size
 
-__all__ = ["console", "show_comparison", "show_frame", "show_result"]
+__all__ = ["console", "show_comparison", "show_description", "show_frame", "show_pairs", "show_result"]
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -30,7 +30,7 @@ def console(file: TextIO | None = None) -> Console:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i < left else "right", no_wrap=i >= left)
+        table.add_column(head, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
@@ -56,6 +56,12 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
     table = comparison.contributions()
     table = table[table["calls_saved"] != 0].head(3) if len(table) else table
     if len(table):
+        first, second = comparison.policies[:2]
+        out.print(
+            f"Why: the caches where {first} and {second} differ most in the calls that the CPU's own "
+            f"stock served (fast), and how many slower ones {first} saves:",
+            soft_wrap=not out.is_terminal,
+        )
         out.print(_why(table, comparison))
     for note in comparison.notes:
         out.print(f"note: {note}", soft_wrap=True)
@@ -65,26 +71,31 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
 
 def _summary(comparison: Comparison) -> Table:
     heads = ["policy", "a pass", "95 % interval", "ratio", "less harness", "cold pass"]
-    heads += ["fast allocs", "fast frees", "reserved peak", "metadata"]
-    rows = []
-    for name, row in comparison.summary.iterrows():
-        interval = "" if row["low_s"] is None else f"{row['low_s'] * 1e3:.3g} to {row['high_s'] * 1e3:.3g} ms"
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        rows.append(
-            [
-                str(name),
-                _seconds(row["warm_s"]),
-                interval,
-                ratio,
-                _seconds(row["net_s"]),
-                _seconds(row["cold_s"]),
-                percent(row["alloc_fast_share"]),
-                percent(row["free_fast_share"]),
-                _size(row["reserved_peak_bytes"]),
-                _size(row["metadata_bytes"]),
-            ]
-        )
+    heads += ["fast allocs", "frees", "reserved peak", "metadata"]
+    rows = [
+        [
+            str(name),
+            _seconds(row["warm_s"]),
+            _interval(row["low_s"], row["high_s"]),
+            "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+            _seconds(row["net_s"]),
+            _seconds(row["cold_s"]),
+            percent(row["alloc_fast_share"]),
+            percent(row["free_fast_share"]),
+            _size(row["reserved_peak_bytes"]),
+            _size(row["metadata_bytes"]),
+        ]
+        for name, row in comparison.summary.iterrows()
+    ]
     return _table(heads, rows)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return ""
+    if high < 1e-3:
+        return f"{low * 1e6:.3g} to {high * 1e6:.3g} us"
+    return f"{low * 1e3:.3g} to {high * 1e3:.3g} ms"
 
 
 def _why(table: pd.DataFrame, comparison: Comparison) -> Table:
@@ -94,16 +105,15 @@ def _why(table: pd.DataFrame, comparison: Comparison) -> Table:
             str(row["cache"]),
             f"{row['calls']:,}",
             percent(row["alloc_fast_share"]),
-            percent(row["free_fast_share"]),
             percent(row["other_alloc_fast_share"]),
+            percent(row["free_fast_share"]),
             percent(row["other_free_fast_share"]),
             f"{row['calls_saved']:+,}",
         ]
         for row in table.to_dict("records")
     ]
-    heads = ["why: where they differ most", "calls", f"{first}: fast allocs", "fast frees"]
-    heads += [f"{second}: fast allocs", "fast frees", f"slower calls saved by {first}"]
-    return _table(heads, rows)
+    heads = ["cache", "calls", f"fast allocs {first}", second, f"fast frees {first}", second]
+    return _table([*heads, "slow calls saved"], rows)
 
 
 def _where(result: Result) -> str:
@@ -147,6 +157,28 @@ def _busiest(caches: pd.DataFrame, n: int) -> Table:
     return _table(["cache", "allocs", "fast", "frees", "fast", "new slabs"], rows)
 
 
+def show_pairs(heads: tuple[str, str], pairs: Mapping[str, str], out: Console) -> None:
+    """Two columns of text."""
+    out.print(_table(heads, pairs.items(), left=2))
+
+
+_DESCRIBE = {
+    "allocs": "allocs",
+    "frees": "frees",
+    "implied_frees": "implied",
+    "bytes_req_median": "size",
+    "live_peak": "live peak",
+    "bytes_peak": "bytes peak",
+    "lifetime_median_us": "life us",
+    "remote_share": "remote",
+}
+
+
+def show_description(table: pd.DataFrame, out: Console, *, rows: int | None) -> None:
+    """The columns of :meth:`Trace.describe` that fit a terminal; --json has all."""
+    show_frame(table[list(_DESCRIBE)].rename(columns=_DESCRIBE), out, rows=rows)
+
+
 def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) -> None:
     """A DataFrame: index first, numbers to the right."""
     shown = frame if rows is None else frame.head(rows)
@@ -155,7 +187,7 @@ def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) ->
         _table(heads, ([str(i), *map(_cell, row)] for i, row in zip(shown.index, shown.to_numpy(), strict=True)))
     )
     if len(shown) < len(frame):
-        out.print(f"and {len(frame) - len(shown)} more; --all shows them")
+        out.print(f"and {len(frame) - len(shown)} more rows; --all shows them")
 
 
 def _cell(value: Any) -> str:

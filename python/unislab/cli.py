@@ -346,7 +346,7 @@ def describe(file: str, lenient: bool, everything: bool, as_json: bool) -> None:
     out = _tables.console()
     out.print(repr(loaded)[1:-1], soft_wrap=True)
     out.print(", ".join(f"{name} {value:,}" for name, value in loaded.counts.items()), soft_wrap=True)
-    _tables.show_frame(table, out, rows=None if everything else 20)
+    _tables.show_description(table, out, rows=None if everything else 20)
 
 
 @trace.command("list")
@@ -392,22 +392,24 @@ def policies(explain: str | None, as_json: bool) -> None:
     from unislab import _native, _tables
 
     titles = dict(_native._policies())
+    if explain is None and as_json:
+        _print_json([{"policy": name, "title": title} for name, title in titles.items()])
+        return
     if explain is None:
-        if as_json:
-            _print_json([{"policy": name, "title": title} for name, title in titles.items()])
-            return
-        out = _tables.console()
-        out.print(_tables._table(["policy", "what it is"], titles.items(), left=2))
+        _tables.show_pairs(("policy", "what it is"), titles, _tables.console())
         return
     _policy_names(click.get_current_context(), click.Option(["--explain"]), explain)
     _explain(explain, titles[explain], as_json)
 
 
 def _explain(policy: str, title: str, as_json: bool) -> None:
-    from unislab import _tables
-    from unislab.inspect import policy_counters, policy_tunables
+    import pandas as pd
 
-    tunables, counters = policy_tunables(policy), policy_counters(policy)
+    from unislab import _native, _tables
+    from unislab.tunables import describe_rows
+
+    tunables = describe_rows(_native._policy_tunables(policy)).drop(columns="value")
+    counters = pd.DataFrame(_native._policy_counters(policy)[0], columns=["name", "help"])
     if as_json:
         _print_json(
             {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unislab.result import Result, duration, share
+from unislab.result import Result, duration, median_interval, share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,7 +228,7 @@ class Comparison:
     def summary(self) -> pd.DataFrame:
         """One row a policy or baseline, fastest policy first.
 
-        Columns: ``warm_s`` (median pass) with ``low_s`` and ``high_s`` (95 % interval), ``cold_s``,
+        Columns: ``warm_s`` (median over rounds) with ``low_s`` and ``high_s`` (95 % interval), ``cold_s``,
         ``harness_s`` (a pass that allocates nothing, contained in all times) and ``net_s`` (warm less
         harness), ``ratio`` to the fastest policy with ``ratio_low`` and ``ratio_high``, the shares of
         calls that were fast, ``reserved_peak_bytes``, ``reserved_ratio`` and ``metadata_bytes``.
@@ -244,13 +244,15 @@ class Comparison:
         result = self.results[name]
         times = result.seconds
         ratio: tuple[float | None, ...] = (None, None, None)
+        low = high = None
         if times is not None:
             ratio = self.ratio(name, reference)
+            low, high = median_interval(self.rounds[name])
         fast_allocs, fast_frees = result.fast_share
         return {
             "warm_s": self._warm(name) if times else None,
-            "low_s": times.low if times else None,
-            "high_s": times.high if times else None,
+            "low_s": low,
+            "high_s": high,
             "cold_s": times.cold if times else None,
             "harness_s": result.harness,
             "net_s": self._warm(name) - result.harness if times and result.harness else None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unislab import _model, _native
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
 
     from unislab.allocator import Allocator
 
-__all__ = ["Contestant", "PolicyContestant", "harness_seconds"]
+__all__ = ["Contestant", "Harness", "PolicyContestant", "Turns", "harness_seconds"]
 
 #: Passes of a chunk take about this long, so that a call into C is nothing beside it.
 CHUNK_S = 0.03
 MAX_PASSES = 100_000
 
 
-class Contestant(Protocol):
-    """Runs passes of one workload, chunk by chunk, and says at the end what it counted."""
+class Turns(Protocol):
+    """Runs passes of one workload, chunk by chunk."""
 
     name: str
 
@@ -30,12 +31,16 @@ class Contestant(Protocol):
         """Seconds of n passes, one after the other."""
         ...
 
-    def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
-        """One more pass: its seconds, common counters, counters by cache, memory at its end."""
-        ...
-
     def close(self) -> None:
         """End it; what it allocated is freed."""
+        ...
+
+
+class Contestant(Turns, Protocol):
+    """Says at the end what it counted."""
+
+    def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
+        """One more pass: its seconds, common counters, counters by cache, memory at its end."""
         ...
 
 
@@ -111,7 +116,7 @@ class PolicyContestant:
         totals, by_cache = self._stats(), self._cache_stats()
         seconds = self._runner.passes(1)[0]
         totals_after, by_cache_after = self._stats(), self._cache_stats()
-        memory = {k: int(v) for k, v in dict(self.allocator.account()).items()}
+        memory = _memory(self.allocator.account(), self._runner.peaks)
         self._runner.clean()
         changes = {name: value - totals[name] for name, value in totals_after.items()}
         rows = [
@@ -140,6 +145,18 @@ class PolicyContestant:
             self.allocator.close(force=True)
 
 
+def _memory(account: Mapping[str, int], peaks: Callable[[], Mapping[str, int]]) -> dict[str, int]:
+    """Byte accounts at this moment, then each one's peak, some of which a pass of its own finds."""
+    names = ("reserved", "live", "queued", "free_in_slabs", "waste")
+    apart = ("metadata", "resident", "address_range")
+    now = {name: int(account[name]) for name in (*names, *apart)}
+    seen = peaks()
+    for name in (*names, *apart):
+        known = account.get(f"{name}_peak", seen.get(name, 0))
+        now[f"{name}_peak"] = max(int(known), now[name])
+    return now
+
+
 def _place(workload: Workload, modelled: bool, allocator: Allocator) -> Any:
     """How CPUs of the workload become CPUs of the machine."""
     if modelled:
@@ -150,21 +167,39 @@ def _place(workload: Workload, modelled: bool, allocator: Allocator) -> Any:
     return lambda cpus: tuple(dict.fromkeys(folded[c] for c in cpus))
 
 
-def harness_seconds(workload: Workload, *, touch: str) -> float:
-    """Median seconds of a pass that allocates nothing: loop, slots, order between tasks, touches."""
-    import warnings
+class Harness:
+    """Passes that allocate nothing: the loop, slots, order between tasks, touches of one object."""
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run itself warned of folded CPUs
-        place = _place(workload, False, None)  # type: ignore[arg-type]
-    runner = _native.Runner(
-        *workload._program(place), heap="null", touch=touch, window=workload.window
-    )
+    name = "harness"
+
+    def __init__(self, workload: Workload, touch: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run itself warned of folded CPUs
+            folded = fold_cpus(workload)
+        self._runner = _native.Runner(
+            *workload._program(lambda cpus: tuple(dict.fromkeys(folded[c] for c in cpus))),
+            heap="null",
+            touch=touch,
+            window=workload.window,
+        )
+
+    def passes(self, n: int) -> list[float]:
+        """Seconds of n passes."""
+        return list(self._runner.passes(n))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._runner.close()
+
+
+def harness_seconds(workload: Workload, *, touch: str) -> float:
+    """Median seconds of a pass that allocates nothing."""
+    harness = Harness(workload, touch)
     try:
-        runner.passes(1)
-        return statistics.median(runner.passes(passes_for(runner.passes(1)[0], 3 * CHUNK_S, 5)))
+        harness.passes(1)
+        return statistics.median(harness.passes(passes_for(harness.passes(1)[0], 3 * CHUNK_S, 5)))
     finally:
-        runner.close()
+        harness.close()
 
 
 def passes_for(pass_seconds: float, seconds: float, at_least: int) -> int:

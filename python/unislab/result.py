@@ -54,11 +54,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """
     ordered = sorted(values)
     n = len(ordered)
-    below = 0.0  # probability that at most k values lie below the median
-    k = -1
-    while k + 1 < n // 2 and below + math.comb(n, k + 1) * 0.5**n <= 0.025:
-        k += 1
-        below += math.comb(n, k) * 0.5**n
+    if n > 100:  # the normal approximation of the sum below
+        k = math.floor((n - 1 - 1.96 * math.sqrt(n)) / 2)
+    else:
+        below, k = 0.0, -1  # probability that at most k values lie below the median
+        while k + 1 < n // 2 and below + math.comb(n, k + 1) * 0.5**n <= 0.025:
+            k += 1
+            below += math.comb(n, k) * 0.5**n
     k = max(k, 0)
     return ordered[k], ordered[n - 1 - k]
 
@@ -87,7 +89,9 @@ class Result:
         the policy's own ones too.
     memory : mapping
         Bytes at the end of that pass: ``reserved`` = ``live`` + ``queued`` + ``free_in_slabs`` +
-        ``waste``, and ``metadata``, ``resident``, ``address_range``; ``*_peak`` of each.
+        ``waste``, and ``metadata``, ``resident``, ``address_range``; ``*_peak`` of each.  The peaks
+        of the four parts are the largest values seen at some moments of one further pass, the
+        others those since the allocator was made.
     counts : mapping
         What one pass of the workload does: ``allocs``, ``frees``, and a trace's counts.
     harness : float or None

@@ -205,7 +205,7 @@ class Workload:
         """
         from unislab._replay import build
 
-        return build(cls(os.path.basename(trace.source) or "trace"), trace, implied, sizes, seed, paced)
+        return build(cls(_short(trace.source)), trace, implied, sizes, seed, paced)
 
     # ---- what it is ------------------------------------------------------------------------
 
@@ -301,6 +301,18 @@ class Workload:
                 for i, (cpus, name) in enumerate(about["tasks"])
             ]
         return made
+
+
+def _short(source: str) -> str:
+    """The name of a file without its folder and without what says how it is packed.
+
+    >>> _short("/data/tcp_rr.trace.xz"), _short("")
+    ('tcp_rr', 'trace')
+    """
+    name = os.path.basename(source)
+    while name.endswith((".xz", ".gz", ".zst", ".bz2", ".txt", ".npz", ".trace")):
+        name = name.rpartition(".")[0]
+    return name or "trace"
 
 
 def fold_cpus(workload: Workload, cpus: Sequence[int] | None = None) -> dict[int, int]:

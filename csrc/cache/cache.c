@@ -311,22 +311,36 @@ struct us_allocator *us_cache_allocator(const struct us_cache *c)
     return c->owner;
 }
 
+struct lock_totals {
+    uint64_t *acquired, *contended; /* [US_LOCK_NCLASSES] */
+};
+
+static void add_lock(void *context, const struct us_lock *lock)
+{
+    struct lock_totals *t = context;
+    struct us_lock *l = (struct us_lock *)lock;
+
+    t->acquired[l->klass] += atomic_load_explicit(&l->acquired, memory_order_relaxed);
+    t->contended[l->klass] += atomic_load_explicit(&l->contended, memory_order_relaxed);
+}
+
 void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASSES],
                         uint64_t contended[US_LOCK_NCLASSES])
 {
+    struct lock_totals totals = {acquired, contended};
+    struct us_flight f;
     struct us_cache *c;
     unsigned i;
 
+    us_flight_enter(a->machine, &f);
     for (i = 0; i < US_LOCK_NCLASSES; i++)
         us_lock_totals(a->machine, (enum us_lock_class)i, &acquired[i], &contended[i]);
-#define ADD(lock)                                                                                 \
-    do {                                                                                          \
-        acquired[(lock)->klass] += atomic_load_explicit(&(lock)->acquired, memory_order_relaxed); \
-        contended[(lock)->klass] +=                                                               \
-            atomic_load_explicit(&(lock)->contended, memory_order_relaxed);                       \
-    } while (0)
-    ADD(&a->config);
-    for (c = us_first_cache(a); c; c = c->next)
-        ADD(&c->stats_lock);
-#undef ADD
+    add_lock(&totals, &a->config);
+    us_memory_locks(a->memory, add_lock, &totals);
+    for (c = us_first_cache(a); c; c = c->next) {
+        add_lock(&totals, &c->stats_lock);
+        if (c->policy->locks)
+            c->policy->locks(c, add_lock, &totals);
+    }
+    us_flight_leave(&f);
 }

@@ -143,6 +143,9 @@ uint64_t us_random(struct us_machine *machine);                 /* seeded, threa
 
 struct us_flight;
 
+/* What is done with each lock of a set. */
+typedef void us_lock_fn(void *context, const struct us_lock *lock);
+
 void us_lock_init(struct us_lock *lock, enum us_lock_class klass);
 /* Adds the lock's counts to the machine's totals. */
 void us_lock_retire(struct us_machine *machine, struct us_lock *lock);

@@ -335,6 +335,13 @@ void us_memory_account(struct us_memory *mem, struct us_memory_account *account)
     account->budget = mem->budget;
 }
 
+void us_memory_locks(const struct us_memory *mem, us_lock_fn *each, void *context)
+{
+    for (unsigned n = 0; n < mem->machine->nnodes; n++)
+        each(context, &mem->node[n].lock);
+    each(context, &mem->meta.lock);
+}
+
 void us_memory_reset_peaks(struct us_memory *mem)
 {
     struct us_peak *peaks[] = {&mem->reserved, &mem->resident, &mem->metadata};

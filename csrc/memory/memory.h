@@ -123,6 +123,8 @@ struct us_memory_account {
     uint64_t budget;
 };
 void us_memory_account(struct us_memory *mem, struct us_memory_account *account);
+/* Every lock of the provider and of the metadata allocator. */
+void us_memory_locks(const struct us_memory *mem, us_lock_fn *each, void *context);
 void us_memory_reset_peaks(struct us_memory *mem);
 
 /* One node, in pages. free counts within the budget. */

@@ -117,6 +117,8 @@ struct us_policy {
     uint64_t (*shrink)(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
     void (*cpu_online)(struct us_cache *c, struct us_flight *f, unsigned cpu);
     void (*cpu_offline)(struct us_cache *c, struct us_flight *f, unsigned cpu);
+    /* Every lock of the cache that lives, for totals of their use. Called in a flight. */
+    void (*locks)(struct us_cache *c, us_lock_fn *each, void *context);
     /* Gate shut and regions closed. */
     void (*visit)(struct us_cache *c, const struct us_visitor *v);
 };

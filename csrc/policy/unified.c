@@ -581,6 +581,22 @@ static void unified_visit(struct us_cache *c, const struct us_visitor *v)
     }
 }
 
+static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
+{
+    struct us_unified *st = us_unified_of(c);
+    unsigned d, n;
+
+    for (n = 0; n < c->machine->nnodes; n++)
+        each(context, &st->node[n].lock);
+    for (d = 0; d < c->machine->ndomains; d++) {
+        if (st->domain[d].shared)
+            each(context, &st->domain[d].shared->lock);
+        for (n = 0; st->domain[d].alien && n < c->machine->nnodes; n++)
+            if (st->domain[d].alien[n])
+                each(context, &st->domain[d].alien[n]->lock);
+    }
+}
+
 const struct us_policy us_policy_unified = {
     .name = "unified",
     .title = "Unified slab allocator (V4, 2010) as intended, and carried on",
@@ -606,5 +622,6 @@ const struct us_policy us_policy_unified = {
     .shrink = us_unified_shrink,
     .cpu_offline = NULL,
     .cpu_online = NULL,
+    .locks = unified_locks,
     .visit = unified_visit,
 };

@@ -1,39 +1,48 @@
 /* slub.c - SLUB with the page lock, Linux 2.6.25 to 2.6.36.
  *
- * Levels. An allocation is served by the first of: the CPU's freelist; the own freelist of the CPU's
- * slab (what others freed into it); the partial list of the node; now and then partial lists of other
- * nodes; a new slab. There are no queues: a free goes to the CPU's freelist when the object is of that
- * CPU's slab, and straight to its slab, under the slab's lock, in every other case.
+ * Levels. An allocation is served by the first of: the CPU's freelist; the own freelist of the
+ * CPU's slab (what others freed into it); the partial list of the node; now and then partial lists
+ * of other nodes; a new slab. There are no queues: a free goes to the CPU's freelist when the
+ * object is of that CPU's slab, and straight to its slab, under the slab's lock, in every other
+ * case.
  *
  * States of a slab.
- *   frozen    owned by one CPU, on no list. It has two freelists: the CPU's (slab->local), worked by
- *             that CPU alone, and its own (slab->freelist, slab->free objects), into which anybody may
- *             free under the slab lock. Objects of the CPU's freelist count as in use at slab level.
- *   partial   on its node's list; all its free objects are on its own freelist.
- *   full      on no list, no object free.
- *   empty     all objects free: kept on the list only when it was emptied by a deactivation and the list
- *             is shorter than min_partial. A partial slab that a free empties goes back at once.
- * A slab that shows a broken link is BAD: on no list, its objects kept out of circulation for good.
  *
- * The CPU's word. The region's word 0 names the CPU slab's descriptor; head and count of its freelist lie
- * in the descriptor and are committed in one store there, so (page, freelist) never come apart. A slow
- * path detaches the word, which makes the descriptor its own, works, and installs a descriptor again.
- * In between it may have been moved to another CPU, or another thread may have installed a slab: the
- * original has interrupts off there, all but around the page provider. We do what the original does
- * after the page provider: the slab found on the CPU is flushed (CPUSLAB_FLUSH), and a slab whose CPU
- * was left is deactivated. The caller's object was taken out before and is served in any case.
- * Whoever finds the region closed, and a signal handler that interrupted a slow path, leaves the CPU
- * slab alone and takes one object out of a listed slab, which stays on its list.
+ *   frozen   owned by one CPU, on no list. It has two freelists: the CPU's (slab->local), worked by
+ *            that CPU alone, and its own (slab->freelist, slab->free objects), into which anybody
+ *            may free under the slab lock. Objects of the former count as in use at slab level.
  *
- * Locks. slab (byte lock, the page lock) then node (list_lock). Taking a slab off the list needs the
- * inverse order: under the node lock slab locks are only tried, and a busy slab is passed over. A flush
- * holds the control lock outside both. No lock is held over the page provider.
+ *   partial  on its node's list; all its free objects are on its own freelist.
  *
- * Debug. Caches with consistency checks have no CPU freelist, as in the original: each allocation takes
- * one object of the CPU slab under its lock, and each free goes to the slab.
+ *   full     on no list, no object free.
  *
- * Price. The fast path pays two instructions for its statistics: the sum that makes the count word and
- * its half of the paired store. `prefetch` is a second pair of entries, so that 0 costs nothing.
+ *   empty    all objects free. It is kept, on the list, only when a deactivation emptied it and the
+ *            list is shorter than min_partial; a partial slab emptied by a free goes back.
+ *
+ *   isolated its freelist showed a broken link: on no list, its objects are only counted and never
+ *            handed out again. (The mark BAD alone says that misuse was reported of it.)
+ *
+ * The CPU's word. The region's word 0 names the CPU slab's descriptor; head and count of its
+ * freelist lie in the descriptor and are committed in one store there, so (page, freelist) never
+ * come apart. A slow path detaches the word, which makes the descriptor its own, works, and
+ * installs a descriptor again. In between it may have been moved to another CPU, or another thread
+ * may have installed a slab: the original has interrupts off there, all but around the page
+ * provider. We do what the original does after the page provider: the slab found on the CPU is
+ * flushed (CPUSLAB_FLUSH), and a slab whose CPU was left is deactivated. The caller's object was
+ * taken out before and is served in any case. Whoever finds the region closed, and a signal handler
+ * that interrupted a slow path, leaves the CPU slab alone and takes one object out of a listed
+ * slab, which stays on its list.
+ *
+ * Locks. slab (byte lock, the page lock) then node (list_lock). Taking a slab off the list needs
+ * the inverse order: under the node lock slab locks are only tried, and a busy slab is passed over.
+ * A flush holds the control lock outside both. No lock is held over the page provider.
+ *
+ * Debug. Caches with consistency checks have no CPU freelist, as in the original: each allocation
+ * takes one object of the CPU slab under its lock, and each free goes to the slab.
+ *
+ * Price. The fast path pays two instructions for its statistics: the sum that makes the count word
+ * and its half of the paired store. `prefetch` is a second pair of entries, so that 0 costs
+ * nothing.
  *
  * Added to the original: when the page provider fails, flushes may have brought objects to partial
  * lists meanwhile, so these are asked once more, on all nodes the caller allows.
@@ -51,7 +60,7 @@ struct ask {
     bool pinned;   /* other nodes' partial slabs are out of question */
 };
 
-/* Another node's partial slab, nearest number first, from lists that are longer than they must be. */
+/* Another node's partial slab, nearest number first, from lists longer than they must be. */
 static struct us_slab *lock_listed_elsewhere(const struct ask *a)
 {
     const struct us_slub *st = us_slub_of(a->c);
@@ -106,7 +115,7 @@ static bool region_open(const struct us_cache *c, unsigned cpu)
            __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
 }
 
-/* ---- free, slow path --------------------------------------------------------------------------------- */
+/* ---- free, slow path ----------------------------------------------------------------- */
 
 /* Free already, as far as can be seen without following the chain. */
 static bool is_free_already(const struct us_slab *s, const void *object)
@@ -137,7 +146,8 @@ static void put_unlisted(struct us_cache *c, struct us_flight *f, unsigned cpu, 
 }
 
 /* Puts an object back to its slab. False: a lock was not to be had in a signal handler. */
-static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s, void *object)
+static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
+                void *object)
 {
     struct us_slub_node *n = us_slub_node_of(c, s);
     bool was_full, empty, moves;
@@ -244,7 +254,7 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
     us_flight_leave(&f);
 }
 
-/* ---- allocation, slow path ---------------------------------------------------------------------------- */
+/* ---- allocation, slow path ----------------------------------------------------------- */
 
 static void count_slow_alloc(const struct ask *a, const struct us_slab *s)
 {
@@ -253,8 +263,8 @@ static void count_slow_alloc(const struct ask *a, const struct us_slab *s)
         us_count(a->c, a->cpu, US_SLUB_ALLOC_OFF_NODE);
 }
 
-/* Takes one object and hands the rest of the slab's own freelist to the CPU. The slab is frozen, locked
- * and has a free object; the lock is dropped. NULL: the chain is broken. */
+/* Takes one object and hands the rest of the slab's own freelist to the CPU. The slab is frozen,
+ * locked and has a free object; the lock is dropped. NULL: the chain is broken. */
 static void *load(struct ask *a, struct us_slab *s)
 {
     struct us_cache *c = a->c;
@@ -449,7 +459,7 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
     return object;
 }
 
-/* ---- entries ------------------------------------------------------------------------------------------- */
+/* ---- entries ------------------------------------------------------------------------- */
 
 US_INLINE void *slub_alloc_path(struct us_cache *c, enum us_mode mode)
 {
@@ -568,7 +578,7 @@ static void slub_free_bulk(struct us_cache *c, size_t n, void *const *object)
         plain(c, object[i]);
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------- */
 
 static enum us_status slub_create(struct us_cache *c, struct us_error *e)
 {
@@ -584,8 +594,8 @@ static enum us_status slub_create(struct us_cache *c, struct us_error *e)
             us_meta_free(mem, st, sizeof(*st));
         if (e) {
             e->status = US_ENOMEM;
-            __builtin_snprintf(e->text, sizeof(e->text), "no memory for the node lists of cache '%s'",
-                               c->name);
+            __builtin_snprintf(e->text, sizeof(e->text),
+                               "no memory for the node lists of cache '%s'", c->name);
         }
         return US_ENOMEM;
     }

@@ -34,8 +34,11 @@ static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsig
 {
     struct us_memory *mem = c->slabs->memory;
     const uint32_t size = sound_length(c, s);
-    struct us_stock stock = {.kind = US_STOCK_CPU, .name = "freelist", .cpu = (int)cpu,
-                             .domain = (int)us_domain_of_cpu(c->machine, cpu), .node = s->node,
+    struct us_stock stock = {.kind = US_STOCK_CPU,
+                             .name = "freelist",
+                             .cpu = (int)cpu,
+                             .domain = (int)us_domain_of_cpu(c->machine, cpu),
+                             .node = s->node,
                              .capacity = us_slab_objects(s),
                              .touched = us_list_pops(s->local.count) != 0};
     void *chunk[VISIT_CHUNK];
@@ -75,4 +78,3 @@ void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
             v->listed(v->context, s, n, "partial", position++);
     }
 }
-

@@ -1,7 +1,7 @@
-/* slub_slab.c - partial lists, freelists and the life of a CPU slab. States and locks: see slub.c. */
+/* slub_slab.c - partial lists, freelists, the life of a CPU slab. States and locks: slub.c. */
 #include "policy/slub_slab.h"
 
-/* ---- partial lists (node lock and slab lock held) ------------------------------------------------ */
+/* ---- partial lists (node lock and slab lock held) ------------------------------------ */
 
 static void note_length(struct us_slub_node *n)
 {
@@ -37,7 +37,7 @@ struct us_slab *us_slub_lock_listed(struct us_flight *f, struct us_slub_node *n)
     return NULL;
 }
 
-/* ---- links (slab lock held, or the slab private) ------------------------------------------------- */
+/* ---- links (slab lock held, or the slab private) ------------------------------------- */
 
 /* One object off the slab's own freelist; NULL when the chain is broken. */
 void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s)
@@ -103,10 +103,10 @@ void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen)
     us_slub_set_state(s, US_SLAB_BAD);
 }
 
-/* ---- the CPU slab ------------------------------------------------------------------------------------ */
+/* ---- the CPU slab -------------------------------------------------------------------- */
 
-/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. More pops than
- * objects, which only a chain that bites its tail gives, have borrowed from the pops. */
+/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. More pops
+ * than objects, which only a chain that bites its tail gives, have borrowed from the pops. */
 static struct us_slab *settle(struct us_cache *c, unsigned cpu, struct us_list *list)
 {
     struct us_slab *s = us_slub_slab_of_list(list);
@@ -141,7 +141,8 @@ static bool unfreeze(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
     struct us_slub_node *n = us_slub_node_of(c, s);
     const uint32_t size = us_list_size(s->local.count), total = s->free + size;
     const bool is_empty = total == us_slab_objects(s);
-    const bool listed = total > 0 && (!is_empty || us_slub_nr_partial(n) < us_slub_of(c)->min_partial);
+    const bool listed =
+        total > 0 && (!is_empty || us_slub_nr_partial(n) < us_slub_of(c)->min_partial);
     const bool remote_frees = s->free > 0;
 
     if (listed && !(try_only ? us_lock_try(f, &n->lock) : us_lock_take(f, &n->lock)))
@@ -171,7 +172,7 @@ static bool unfreeze(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
 
 /* Deactivates a private slab; `locked` tells that the slab lock is held. Not for nested flights. */
 void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
-                       bool locked)
+                        bool locked)
 {
     bool empty = false;
 
@@ -183,7 +184,7 @@ void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, s
         us_slub_release(c, f, cpu, s);
 }
 
-/* Makes a private slab the CPU's, or deactivates it when that CPU was left or its region is closed. */
+/* Makes a private slab the CPU's; deactivates it when that CPU was left or its region is closed. */
 void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
 {
     int tries;
@@ -210,7 +211,7 @@ void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
     us_slub_deactivate(c, f, cpu, s, false);
 }
 
-/* ---- flush, shrink ---------------------------------------------------------------------------------------- */
+/* ---- flush, shrink ------------------------------------------------------------------- */
 
 void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
@@ -285,4 +286,3 @@ uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, 
     }
     return bytes;
 }
-

@@ -26,8 +26,8 @@ US_INLINE void us_slub_set_state(struct us_slab *s, unsigned state)
     atomic_store_explicit(&s->state, (uint8_t)state, memory_order_relaxed);
 }
 
-/* Out of circulation for good: on no list, owned by no CPU, and its free objects only counted. Asked
- * with the slab lock held, and not of a frozen slab, whose `installed` is its owner's. */
+/* Out of circulation for good: on no list, owned by no CPU, and its free objects only counted.
+ * Asked with the slab lock held, and not of a frozen slab, whose `installed` is its owner's. */
 #define US_SLUB_ISOLATED UINT32_MAX
 US_INLINE bool us_slub_isolated(const struct us_slab *s)
 {
@@ -51,14 +51,14 @@ US_INLINE void us_slub_drop(struct us_flight *f, struct us_slab *s)
     us_bytelock_drop(f, &s->lock);
 }
 
-/* ---- partial lists; slab lock and node lock held -------------------------------------------- */
+/* ---- partial lists; slab lock and node lock held ------------------------------------- */
 
 void us_slub_list_add(struct us_slub_node *n, struct us_slab *s, bool at_tail);
 void us_slub_list_remove(struct us_slub_node *n, struct us_slab *s);
 /* First slab of the list whose lock is free: both locks are then held. */
 struct us_slab *us_slub_lock_listed(struct us_flight *f, struct us_slub_node *n);
 
-/* ---- links; slab lock held, or the slab private ---------------------------------------------- */
+/* ---- links; slab lock held, or the slab private -------------------------------------- */
 
 US_INLINE bool us_slub_is_object(const struct us_cache *c, const struct us_slab *s, const void *p)
 {
@@ -98,14 +98,14 @@ void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s);
 void us_slub_set_local(struct us_slab *s, void *head, uint32_t size);
 /* One object off it; false when the chain is broken at *object. */
 bool us_slub_pop_local(const struct us_cache *c, struct us_slab *s, void **object);
-/* Keeps a slab whose chain is broken at `seen` out of circulation: it is on no list, and stays so. */
+/* Keeps a slab whose chain is broken at `seen` out of circulation. It is on no list. */
 void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen);
 
-/* ---- the CPU slab ------------------------------------------------------------------------------ */
+/* ---- the CPU slab -------------------------------------------------------------------- */
 
-/* Takes the slab off the calling CPU's word, its counts harvested; NULL = none, or region closed. */
+/* Takes the slab off the calling CPU's word, its counts harvested. NULL: none, or closed. */
 struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned *cpu);
-/* Makes a private slab the CPU's, or deactivates it when that CPU was left or its region is closed. */
+/* Makes a private slab the CPU's; deactivates it when that CPU was left or its region is closed. */
 void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
 /* Deactivates a private slab; `locked` tells that the slab lock is held. Not for nested flights. */
 void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
@@ -116,7 +116,7 @@ void us_slub_release(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
 void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
 uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
 
-/* ---- elsewhere ---------------------------------------------------------------------------------- */
+/* ---- elsewhere ----------------------------------------------------------------------- */
 
 /* slub.c: frees that signal handlers had to leave behind. */
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);

@@ -1,4 +1,4 @@
-/* One cache under slub, stepped call by call: which counters moved, and what stands on the lists. */
+/* One cache under slub, stepped call by call: which counters moved, what is on the lists. */
 #ifndef FIXTURE_SLUB_H
 #define FIXTURE_SLUB_H
 
@@ -8,12 +8,24 @@
 
 /* The counters of 2.6.26 to 2.6.36. */
 static const char *const slub_counters[] = {
-    "alloc_fastpath",     "alloc_slowpath",      "free_fastpath",
-    "free_slowpath",      "free_frozen",         "free_add_partial",
-    "free_remove_partial", "alloc_from_partial", "alloc_slab",
-    "alloc_refill",       "free_slab",           "cpuslab_flush",
-    "deactivate_full",    "deactivate_empty",    "deactivate_to_head",
-    "deactivate_to_tail", "deactivate_remote_frees", "order_fallback",
+    "alloc_fastpath",
+    "alloc_slowpath",
+    "free_fastpath",
+    "free_slowpath",
+    "free_frozen",
+    "free_add_partial",
+    "free_remove_partial",
+    "alloc_from_partial",
+    "alloc_slab",
+    "alloc_refill",
+    "free_slab",
+    "cpuslab_flush",
+    "deactivate_full",
+    "deactivate_empty",
+    "deactivate_to_head",
+    "deactivate_to_tail",
+    "deactivate_remote_frees",
+    "order_fallback",
 };
 enum { SLUB_COUNTERS = sizeof(slub_counters) / sizeof(slub_counters[0]) };
 
@@ -111,8 +123,9 @@ static inline char *slab_base(const struct scene *s, const void *object)
     return us_slab_base(s->c->slabs, us_cache_slab(s->c, object));
 }
 
-/* The slab at a position of a node's list, and how many objects are free in it; NULL = none there. */
-static inline char *listed_at(const struct scene *s, int node, int64_t position, unsigned *free_objects)
+/* The slab at a position of a node's list and how many objects are free in it; NULL = none. */
+static inline char *listed_at(const struct scene *s, int node, int64_t position,
+                              unsigned *free_objects)
 {
     struct us_snapshot view;
     char *found = NULL;
@@ -120,7 +133,8 @@ static inline char *listed_at(const struct scene *s, int node, int64_t position,
 
     REQUIRE(us_cache_snapshot(s->c, &view, NULL) == US_OK);
     for (i = 0; i < view.nslabs; i++)
-        if (view.slab[i].place == 1 && view.slab[i].node == node && view.slab[i].position == position) {
+        if (view.slab[i].place == 1 && view.slab[i].node == node &&
+            view.slab[i].position == position) {
             found = (char *)(uintptr_t)view.slab[i].address;
             *free_objects = view.slab[i].free;
         }
@@ -128,16 +142,16 @@ static inline char *listed_at(const struct scene *s, int node, int64_t position,
     return found;
 }
 
-#define LISTED(s, node, position, base, free_)                      \
-    do {                                                            \
-        unsigned free_found = 0;                                    \
-        CHECK_EQ(listed_at(s, node, position, &free_found), base);  \
-        CHECK_EQ(free_found, free_);                                \
+#define LISTED(s, node, position, base, free_)                     \
+    do {                                                           \
+        unsigned free_found = 0;                                   \
+        CHECK_EQ(listed_at(s, node, position, &free_found), base); \
+        CHECK_EQ(free_found, free_);                               \
     } while (0)
-#define UNLISTED(s, node, position)                                 \
-    do {                                                            \
-        unsigned free_found = 0;                                    \
-        CHECK_EQ(listed_at(s, node, position, &free_found), NULL);  \
+#define UNLISTED(s, node, position)                                \
+    do {                                                           \
+        unsigned free_found = 0;                                   \
+        CHECK_EQ(listed_at(s, node, position, &free_found), NULL); \
     } while (0)
 
 /* Objects of the freelist of a CPU, and the number of CPU slabs. */

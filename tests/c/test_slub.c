@@ -1,8 +1,9 @@
 // machines: both
 /* slub call by call: counters, lists and addresses that follow from the rules of 2.6.25 to 2.6.36.
  *
- * The numbers used: 256 bytes, 16 objects to a slab of one page, min_partial = log2(256) = 8. A slab of
- * which all 16 were taken by fast and slow allocations is full and, once another replaced it, on no list.
+ * The numbers used: 256 bytes, 16 objects to a slab of one page, min_partial = log2(256) = 8. A
+ * slab of which all 16 were taken by fast and slow allocations is full and, once another replaced
+ * it, on no list.
  */
 #include "fixture_slub.h"
 
@@ -100,7 +101,8 @@ static void partial_slabs_are_taken_from_the_head(void)
     settle(&s);
     /* The CPU slab proves full; the head of the list becomes the CPU slab, last freed first. */
     take(&s, got, 1);
-    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial", 1);
+    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial",
+          1);
     CHECK_EQ(got[0], object[N + 7]);
     CHECK_EQ(freelist_of(&s, 0), 1);
     LISTED(&s, 0, 0, slab_base(&s, object[0]), 1);
@@ -108,7 +110,8 @@ static void partial_slabs_are_taken_from_the_head(void)
     MOVED(&s, "alloc_fastpath", 1);
     CHECK_EQ(got[1], object[N + 3]);
     take(&s, got + 2, 1);
-    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial", 1);
+    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial",
+          1);
     CHECK_EQ(got[2], object[5]);
     UNLISTED(&s, 0, 0);
     give(&s, object, 3 * N);
@@ -159,12 +162,13 @@ static void a_flush_puts_the_cpu_slab_where_its_objects_tell(void)
     us_allocator_flush(s.a);
     MOVED(&s, "cpuslab_flush", 1, "deactivate_full", 1);
     UNLISTED(&s, 0, 0);
-    /* Two freed elsewhere: one taken back by slow allocation, one by the CPU, none returned: tail. */
+    /* Two freed elsewhere: one taken back by slow allocation, one by the CPU, none returned: tail.
+     */
     us_cache_free(s.c, object[0]);
     us_cache_free(s.c, object[1]);
     take(&s, object, 2);
-    MOVED(&s, "free_slowpath", 2, "free_add_partial", 1, "alloc_slowpath", 1, "alloc_from_partial", 1,
-          "alloc_fastpath", 1);
+    MOVED(&s, "free_slowpath", 2, "free_add_partial", 1, "alloc_slowpath", 1, "alloc_from_partial",
+          1, "alloc_fastpath", 1);
     on_cpu(&s, 1);
     us_cache_free(s.c, object[0]);
     MOVED(&s, "free_slowpath", 1, "free_frozen", 1);
@@ -177,7 +181,7 @@ static void a_flush_puts_the_cpu_slab_where_its_objects_tell(void)
     scene_close(&s);
 }
 
-/* Empties n slabs through the CPU: they are kept at the tail while the list is below min_partial. */
+/* Slabs emptied through the CPU are kept at the tail while the list is below min_partial. */
 static void an_emptied_cpu_slab_is_kept_below_min_partial(void)
 {
     enum { KEPT = 8 };
@@ -194,7 +198,8 @@ static void an_emptied_cpu_slab_is_kept_below_min_partial(void)
         give(&s, object[i], N - 1);
     CHECK_EQ(tunable(&s, "partial"), KEPT);
     settle(&s);
-    /* Seven listed when the eighth, being the CPU's, is flushed with nothing in use: kept, at the tail. */
+    /* Seven listed when the eighth, being the CPU's, is flushed with nothing in use: kept, at the
+     * tail. */
     take(&s, &one, 1);
     us_cache_free(s.c, one);
     us_cache_free(s.c, object[0][N - 1]); /* the head was taken: it is the CPU slab now */
@@ -211,7 +216,8 @@ static void an_emptied_cpu_slab_is_kept_below_min_partial(void)
     for (i = 0; i < KEPT; i++)
         us_cache_free(s.c, object[i][0]);
     CHECK_EQ(tunable(&s, "partial"), KEPT + 1);
-    us_cache_free(s.c, one); /* its slab was put back at the head, partial: emptied by a slow free */
+    us_cache_free(s.c,
+                  one); /* its slab was put back at the head, partial: emptied by a slow free */
     CHECK_EQ(tunable(&s, "partial"), KEPT);
     for (i = 0; i < KEPT; i++) { /* take what the eight have, then a ninth slab again */
         take(&s, object[i], 1);
@@ -243,7 +249,8 @@ static void an_explicit_node_replaces_a_cpu_slab_of_another(void)
     here = us_cache_alloc(s.c);
     settle(&s);
     there = us_cache_alloc_node(s.c, 0, 1);
-    /* The CPU slab is of node 0: no refill is counted, it is deactivated with its 15 free objects. */
+    /* The CPU slab is of node 0: no refill is counted, it is deactivated with its 15 free objects.
+     */
     MOVED(&s, "alloc_slowpath", 1, "alloc_slab", 1, "deactivate_to_head", 1);
     CHECK_EQ(us_cache_slab(s.c, there)->node, 1);
     CHECK_EQ(fixture_stat(s.c, "alloc_remote"), 1);
@@ -351,7 +358,8 @@ static void shrink_frees_empty_slabs_and_sorts_fullest_first(void)
     give(&s, object[0], 5);
     give(&s, object[1], 9);
     give(&s, object[2], 2);
-    take(&s, &one, 1); /* the head, slab 0, is the CPU's; emptied and flushed it is kept, at the tail */
+    take(&s, &one,
+         1); /* the head, slab 0, is the CPU's; emptied and flushed it is kept, at the tail */
     give(&s, object[0] + 5, N - 5);
     us_cache_free(s.c, one);
     us_allocator_flush(s.a);
@@ -418,7 +426,8 @@ static void debug_takes_one_object_at_a_time_from_the_cpu_slab(void)
 
 static void bulk_calls_are_single_calls(void)
 {
-    struct scene bulk = scene_open(&slub_one_node, false), single = scene_open(&slub_one_node, false);
+    struct scene bulk = scene_open(&slub_one_node, false),
+                 single = scene_open(&slub_one_node, false);
     void *object[2][5 * N];
     unsigned i;
 

@@ -1,6 +1,6 @@
 // machines: both
-/* What slub does about misuse that reaches its slabs: it is reported, what it damaged is kept out of
- * circulation, and everything else goes on. Objects have 256 bytes, slabs 16 of them. */
+/* What slub does about misuse that reaches its slabs: it is reported, what it damaged is kept out
+ * of circulation, and everything else goes on. Objects have 256 bytes, slabs 16 of them. */
 #include "fixture_slub.h"
 
 enum { N = 16 };
@@ -52,7 +52,8 @@ static void a_write_after_free_is_found_when_the_slab_is_loaded(void)
     settle(&s);
     take(&s, got, 1);
     /* The damaged slab was the list's head; it is passed over and the next one serves. */
-    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial", 2);
+    MOVED(&s, "alloc_slowpath", 1, "alloc_refill", 1, "deactivate_full", 1, "alloc_from_partial",
+          2);
     CHECK_EQ(got[0], object[N]);
     CHECK_EQ(us_misuse_count(s.c), 1);
     CHECK_EQ(errors_of(&s, US_MISUSE_LIST), 1);

@@ -1,6 +1,7 @@
 // machines: model
-/* What slub decides about a cache: orders, objects and min_partial of both epochs, rules and limits of
- * its tunables. Orders are those of the published algorithm, worked out by hand in the tables. */
+/* What slub decides about a cache: orders, objects and min_partial of both epochs, rules and limits
+ * of its tunables. Orders are those of the published algorithm, worked out by hand in the tables.
+ */
 #include "fixture_slub.h"
 
 enum { MANY = 64 };
@@ -8,11 +9,8 @@ static unsigned of_one_node[MANY];
 
 static struct us_topology cpus(unsigned n)
 {
-    return (struct us_topology){.ncpus = n,
-                                .nnodes = 1,
-                                .ndomains = 1,
-                                .cpu_node = of_one_node,
-                                .cpu_domain = of_one_node};
+    return (struct us_topology){
+        .ncpus = n, .nnodes = 1, .ndomains = 1, .cpu_node = of_one_node, .cpu_domain = of_one_node};
 }
 
 struct known {
@@ -22,18 +20,14 @@ struct known {
     unsigned char old_order; /* 2.6.25 */
     unsigned short old_objects;
 };
-/* min_objects 8, 16, 24, 32, max_order 3, waste 1/16, 1/8, 1/4; 2.6.25: 4, max_order 1, waste 1/8, 1/4. */
+/* min_objects 8, 16, 24, 32, max_order 3, waste 1/16, 1/8, 1/4; 2.6.25: 4, max_order 1, waste 1/8,
+ * 1/4. */
 static const struct known table[] = {
-    {64, {0, 0, 0, 0}, {64, 64, 64, 64}, 0, 64},
-    {192, {0, 0, 1, 1}, {21, 21, 42, 42}, 0, 21},
-    {256, {0, 0, 1, 1}, {16, 16, 32, 32}, 0, 16},
-    {512, {0, 1, 2, 2}, {8, 16, 32, 32}, 0, 8},
-    {700, {1, 2, 3, 3}, {11, 23, 46, 46}, 1, 11},
-    {1024, {1, 2, 3, 3}, {8, 16, 32, 32}, 0, 4},
-    {1216, {2, 3, 3, 3}, {13, 26, 26, 26}, 1, 6},
-    {2048, {2, 3, 3, 3}, {8, 16, 16, 16}, 1, 4},
-    {4096, {3, 3, 3, 3}, {8, 8, 8, 8}, 1, 2},
-    {8192, {3, 3, 3, 3}, {4, 4, 4, 4}, 1, 1},
+    {64, {0, 0, 0, 0}, {64, 64, 64, 64}, 0, 64},  {192, {0, 0, 1, 1}, {21, 21, 42, 42}, 0, 21},
+    {256, {0, 0, 1, 1}, {16, 16, 32, 32}, 0, 16}, {512, {0, 1, 2, 2}, {8, 16, 32, 32}, 0, 8},
+    {700, {1, 2, 3, 3}, {11, 23, 46, 46}, 1, 11}, {1024, {1, 2, 3, 3}, {8, 16, 32, 32}, 0, 4},
+    {1216, {2, 3, 3, 3}, {13, 26, 26, 26}, 1, 6}, {2048, {2, 3, 3, 3}, {8, 16, 16, 16}, 1, 4},
+    {4096, {3, 3, 3, 3}, {8, 8, 8, 8}, 1, 2},     {8192, {3, 3, 3, 3}, {4, 4, 4, 4}, 1, 1},
 };
 
 static void shows(struct scene *s, unsigned order, unsigned objects)
@@ -134,7 +128,8 @@ static void refused(struct us_cache *c, const char *name, const char *value, con
     struct us_error e = {.status = US_OK};
 
     CHECK_EQ(us_tunable_set(c, name, value, &e), US_EINVAL);
-    CHECK(strstr(e.text, name) && strstr(e.text, value) && strstr(e.text, low) && strstr(e.text, high));
+    CHECK(strstr(e.text, name) && strstr(e.text, value) && strstr(e.text, low) &&
+          strstr(e.text, high));
 }
 
 static void live_tunables_have_limits(void)
@@ -184,7 +179,8 @@ static void an_order_needs_room_for_one_object(void)
     scene_close(&s);
 }
 
-static void create_refuses(const char *name, const char *value, const char *also, const char *value2)
+static void create_refuses(const char *name, const char *value, const char *also,
+                           const char *value2)
 {
     const struct us_topology t = cpus(4);
     struct us_allocator *a = fixture_open("slub", &t, 0, false);

@@ -1,7 +1,7 @@
 // machines: native
-/* slub where several things happen at once: regions closed by another thread, signal handlers (played
- * by a call inside a slow path, which finds the same marks), and threads that pass objects on while
- * flushes and shrinks run. */
+/* slub where several things happen at once: regions closed by another thread, signal handlers
+ * (played by a call inside a slow path, which finds the same marks), and threads that pass objects
+ * on while flushes and shrinks run. */
 #include <pthread.h>
 
 #include "fixture_slub.h"
@@ -9,7 +9,7 @@
 
 enum { N = 16 };
 
-/* ---- a closed region ---------------------------------------------------------------------------- */
+/* ---- a closed region ----------------------------------------------------------------- */
 
 struct visitor {
     const struct scene *s;
@@ -80,7 +80,7 @@ static void a_closed_region_and_no_listed_slab_bring_a_new_one(void)
     scene_close(&s);
 }
 
-/* ---- inside a slow path ---------------------------------------------------------------------------- */
+/* ---- inside a slow path -------------------------------------------------------------- */
 
 static void a_free_that_cannot_have_the_slab_waits_for_the_next_slow_path(void)
 {
@@ -157,7 +157,7 @@ static void inside_a_slow_path_the_cpu_slab_is_left_alone(void)
     scene_close(&s);
 }
 
-/* ---- many threads ------------------------------------------------------------------------------------ */
+/* ---- many threads -------------------------------------------------------------------- */
 
 enum { THREADS = 4, SLOTS = 128, STEPS = 20000 };
 

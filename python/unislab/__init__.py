@@ -28,7 +28,7 @@ except ImportError as error:
         f"`make inplace` in its source tree ({error})"
     ) from error
 
-from unislab import errors, raw, sizes
+from unislab import errors, inspect, raw, sizes
 from unislab.allocator import Allocator, Reaper
 from unislab.cache import Cache
 from unislab.errors import CorruptionError, LimitExceeded, LiveObjectsError, UnknownNameError
@@ -40,8 +40,6 @@ from unislab.tunables import Tunables
 from unislab.validation import Validation
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from unislab import datasets, ops, workloads
     from unislab._compare import compare
     from unislab._run import run
@@ -75,6 +73,7 @@ __all__ = [
     "compare",
     "datasets",
     "errors",
+    "inspect",
     "ops",
     "parse_size",
     "parse_time",
@@ -82,7 +81,6 @@ __all__ = [
     "raw",
     "run",
     "sizes",
-    "tunables_of",
     "workloads",
 ]
 
@@ -133,28 +131,14 @@ def policies() -> list[str]:
     return [name for name, _title in _native._policies()]
 
 
-def tunables_of(policy: str) -> pd.DataFrame:
-    """The tunables of a policy as a table; see :meth:`Tunables.describe`.
-
-    Examples
-    --------
-    >>> import unislab as us
-    >>> "min_partial" in set(us.tunables_of("slub")["name"])
-    True
-    """
-    from unislab.tunables import describe_rows
-
-    return describe_rows(_native._policy_tunables(policy)).drop(columns="value")
-
-
 def build_info() -> dict[str, str | int]:
     """What the extension was built from and what it found on this machine.
 
     Returns
     -------
     dict
-        ``version``, ``build_id``, ``compiler``, ``flags``, ``mode`` (``"rseq"`` or ``"slot"``: how per-CPU
-        queues are made exclusive), ``reason`` (why that mode), ``page_size`` and ``cpus``.
+        ``version``, ``build_id``, ``compiler``, ``flags``, ``mode`` (``"rseq"`` or ``"slot"``: how
+        per-CPU queues are made exclusive), ``reason`` (why that mode), ``page_size`` and ``cpus``.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Allocators: one address range, one policy, one machine, and the caches on them.
 
-As for :class:`~unislab.Cache`, an instance is of a type of an extension module that derives from the
-class documented here: ``_native.Allocator`` on this machine, ``_model.Allocator`` on a scripted one.
+As for :class:`~unislab.Cache`, an instance is of a type of an extension module that derives from
+the class documented here: ``_native.Allocator`` on this machine, ``_model.Allocator`` on a
+scripted one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from unislab.cache import FLAGS, DEBUG_F
+from unislab.cache import DEBUG_F, FLAGS
 from unislab.errors import unknown_name
 from unislab.machine import Machine, Topology, core_of
 from unislab.sizes import format_size, parse_size, parse_time
@@ -126,8 +127,8 @@ class Reaper:
 class Allocator:
     """A slab allocator under one policy.
 
-    Used as a context manager, it is closed at the end of the block: live objects are an error there,
-    unless an exception is on its way, then everything is released.
+    Used as a context manager, it is closed at the end of the block: live objects are an error
+    there, unless an exception is on its way, then everything is released.
 
     Parameters
     ----------
@@ -230,7 +231,8 @@ class Allocator:
         core = core_of(machine)
         rows = core._policy_tunables(policy) if tunables else []
         shape = topology if machine is None else machine.topology
-        return _concrete(cls, core.Allocator)._create(  # type: ignore[return-value]
+        concrete: Any = _concrete(cls, core.Allocator)  # type: ignore[arg-type]
+        allocator: Self = concrete._create(
             policy,
             machine,
             None if shape is None else shape.cpu_node,
@@ -243,6 +245,7 @@ class Allocator:
             seed,
             texts(rows, tunables),
         )
+        return allocator
 
     @property
     def _core(self) -> ModuleType:
@@ -328,8 +331,8 @@ class Allocator:
             ``hwcache_align``, ``lowmem``, ``mem_spread``, ``reclaim_account``, ``account``.
         constructor : bytes or callable, optional
             What every object holds when its slab is made: a pattern, repeated, or what a callable
-            writes to the memoryview it gets. If the callable raises, so does the allocation; an object
-            whose constructor raised is constructed again before it is handed out.
+            writes to the memoryview it gets. If the callable raises, so does the allocation; an
+            object whose constructor raised is constructed again before it is handed out.
         debug : str, optional
             ``"F"``: every misuse is found at the call.
         **tunables
@@ -356,7 +359,13 @@ class Allocator:
         bits = _flag_bits(flags) | (DEBUG_F if _debug_f(debug) else 0)
         rows = self._core._policy_tunables(self.policy) if tunables else []
         return self._create_cache(
-            name, min(parse_size(size), 2**62), align, bits, pattern, function, texts(rows, tunables)
+            name,
+            min(parse_size(size), 2**62),
+            align,
+            bits,
+            pattern,
+            function,
+            texts(rows, tunables),
         )
 
     @property
@@ -504,7 +513,9 @@ class Allocator:
         nodes = (preferred,) if preferred is not None else tuple(interleave or ())
         known = self.topology.nodes
         if not nodes or not all(0 <= node < known for node in nodes):
-            raise ValueError(f"nodes {nodes} are not all on this machine: expected 0 to {known - 1}")
+            raise ValueError(
+                f"nodes {nodes} are not all on this machine: expected 0 to {known - 1}"
+            )
         old = self._memory_policy(nodes, interleave is not None)
         try:
             yield self
@@ -678,8 +689,9 @@ class Allocator:
         Returns
         -------
         dict
-            ``managed``, ``free``, the watermarks ``min``, ``low`` and ``high``, counts of ``allocs``,
-            ``frees``, ``fallbacks`` and ``failures``, and ``free_blocks``, a list by order.
+            ``managed``, ``free``, the watermarks ``min``, ``low`` and ``high``, counts of
+            ``allocs``, ``frees``, ``fallbacks`` and ``failures``, and ``free_blocks``, a list by
+            order.
 
         Examples
         --------

@@ -94,7 +94,7 @@ class LiveObjectsError(RuntimeError):
     >>> address = alloc.kmalloc(100)
     >>> alloc.close()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    unislab.errors.LiveObjectsError: 1 objects are still live ...
+    unislab.errors.LiveObjectsError: 1 ... live ...
     >>> alloc.close(force=True)
     """
 
@@ -110,8 +110,9 @@ class UnknownNameError(ValueError, AttributeError, KeyError):
     >>> with us.Allocator() as alloc:
     ...     alloc.create_cache("pair", 16).tunables["cpu_queue_sise"]
     Traceback (most recent call last):
-    unislab.errors.UnknownNameError: policy unified has no tunable 'cpu_queue_sise': did you mean 'cpu_queue_size'?
-    """  # noqa: E501
+    unislab.errors.UnknownNameError: policy unified has no tunable 'cpu_queue_sise': did you mean
+    'cpu_queue_size'?
+    """
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

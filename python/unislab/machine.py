@@ -1,9 +1,10 @@
 """Machines: this one, and machines that need not exist.
 
 A :class:`Topology` says which CPU belongs to which node and cache domain. Given to an
-:class:`~unislab.Allocator` as ``topology=``, it lays nodes and domains over the CPUs at hand, so that
-their paths run for real on a one-node machine. A :class:`Machine`, given as ``machine=``, replaces
-this machine by a scripted one of any size, on which nothing happens but what the script says.
+:class:`~unislab.Allocator` as ``topology=``, it lays nodes and domains over the CPUs at hand, so
+that their paths run for real on a one-node machine. A :class:`Machine`, given as ``machine=``,
+replaces this machine by a scripted one of any size, on which nothing happens but what the script
+says.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Topology:
     cpu_node : sequence of int
         Node of each CPU.
     cpu_domain : sequence of int, optional
-        Cache domain of each CPU; by default the CPUs of a node share one. A domain never spans nodes.
+        Cache domain of each CPU; by default the CPUs of a node share one. A domain never spans
+        nodes.
 
     Examples
     --------
@@ -121,8 +123,9 @@ class Machine:
     """A machine that need not exist, on which single operations are scripted.
 
     Make one with :meth:`grid` or :meth:`from_topology`. The current CPU is what
-    :meth:`Allocator.on_cpu <unislab.Allocator.on_cpu>` says, CPU 0 at first; the clock stands still but
-    for :meth:`Allocator.advance <unislab.Allocator.advance>`; everything is deterministic.
+    :meth:`Allocator.on_cpu <unislab.Allocator.on_cpu>` says, CPU 0 at first; the clock stands
+    still but for :meth:`Allocator.advance <unislab.Allocator.advance>`; everything is
+    deterministic.
 
     Parameters
     ----------

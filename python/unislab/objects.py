@@ -14,9 +14,10 @@ __all__ = ["Object"]
 class Object:
     """One allocated object, owned: freed once, lent to Python as a buffer meanwhile.
 
-    :meth:`Cache.alloc <unislab.Cache.alloc>` makes them. Used as a context manager, an object is freed at
-    the end of the block. One that is dropped while live warns (``ResourceWarning``), is freed, and is
-    counted in ``cache.dropped``. ``memoryview(obj)`` and ``numpy.frombuffer(obj, ...)`` give its bytes.
+    :meth:`Cache.alloc <unislab.Cache.alloc>` makes them. Used as a context manager, an object is
+    freed at the end of the block. One that is dropped while live warns (``ResourceWarning``), is
+    freed, and is counted in ``cache.dropped``. ``memoryview(obj)`` and ``numpy.frombuffer(obj,
+    ...)`` give its bytes.
 
     Attributes
     ----------

@@ -1,4 +1,5 @@
-"""Bytes at an address, within the memory of an open allocator: for tests of misuse and for teaching.
+"""Bytes at an address, within the memory of an open allocator: for tests of misuse and for
+teaching.
 
 Addresses are checked, so a wrong one raises instead of crashing. What is written may well break the
 allocator that owns the memory: that is what these two are for.

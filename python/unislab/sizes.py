@@ -39,8 +39,9 @@ def parse_size(size: SupportsIndex | str) -> int:
     Parameters
     ----------
     size : int or str
-        A number of bytes, or a number with ``B``, ``kB``, ``MB``, ``GB``, ``TB`` (powers of 1000) or
-        ``KiB``, ``MiB``, ``GiB``, ``TiB`` (powers of 1024; ``K``, ``M``, ``G``, ``T`` for short).
+        A number of bytes, or a number with ``B``, ``kB``, ``MB``, ``GB``, ``TB`` (powers of 1000)
+        or ``KiB``, ``MiB``, ``GiB``, ``TiB`` (powers of 1024; ``K``, ``M``, ``G``, ``T`` for
+        short).
 
     Returns
     -------

@@ -24,10 +24,11 @@ _FREE = ("free_fast", "free_second_level", "free_slow", "free_remote")
 class Stats(Mapping[str, int]):
     """Counters at one moment, summed over CPUs; mapping and attributes.
 
-    The first rows are the *common counters*, the same for every policy: each allocation is in exactly
-    one of ``alloc_fast``, ``alloc_second_level``, ``alloc_slow``, ``alloc_remote``, each free in exactly
-    one of the four ``free_*``. A cache's snapshot continues with the policy's own counters under their
-    historical names, an allocator's with ``lock_acquired_*`` and ``lock_contended_*`` by class of lock.
+    The first rows are the *common counters*, the same for every policy: each allocation is in
+    exactly one of ``alloc_fast``, ``alloc_second_level``, ``alloc_slow``, ``alloc_remote``, each
+    free in exactly one of the four ``free_*``. A cache's snapshot continues with the policy's own
+    counters under their historical names, an allocator's with ``lock_acquired_*`` and
+    ``lock_contended_*`` by class of lock.
 
     Subtracting an earlier snapshot gives what happened between the two.
 

@@ -64,9 +64,9 @@ def describe_rows(rows: list[_TunableRow]) -> pd.DataFrame:
 class Tunables(MutableMapping[str, "int | str"]):
     """The tunables of one cache, by attribute or by key.
 
-    Reading gives the value in force (a word where the value has one); setting checks it and makes it
-    effective on the live cache. Computed rows, such as ``queue_size``, can only be read; rows that fix
-    the geometry are given at creation.
+    Reading gives the value in force (a word where the value has one); setting checks it and makes
+    it effective on the live cache. Computed rows, such as ``queue_size``, can only be read; rows
+    that fix the geometry are given at creation.
 
     Examples
     --------
@@ -131,8 +131,9 @@ class Tunables(MutableMapping[str, "int | str"]):
         Returns
         -------
         pandas.DataFrame
-            ``name``, ``value``, ``default``, ``min``, ``max`` (missing = no limit), ``unit``, ``readonly``
-            and ``help``, one row a tunable. A default outside the limits means: chosen by rule.
+            ``name``, ``value``, ``default``, ``min``, ``max`` (missing = no limit), ``unit``,
+            ``readonly`` and ``help``, one row a tunable. A default outside the limits means:
+            chosen by rule.
 
         Examples
         --------

@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from unislab.allocator import Allocator
     from unislab.cache import Cache
 
+_COUNTS = (
+    "total",
+    "available",
+    "checked",
+    "unchecked",
+    "onqueue",
+    "errors",
+    "slabs",
+    "partial_slabs",
+)
 __all__ = ["Validation", "allocator_validation", "cache_validation"]
 
 
@@ -76,9 +86,8 @@ class Validation:
 
     def _line(self) -> str:
         parts = [f"total={self.total}", f"available={self.available}", f"checked={self.checked}"]
-        for name in ("unchecked", "onqueue", "errors"):
-            if count := getattr(self, name):
-                parts.append(f"{name}={count}")
+        optional = {"unchecked": self.unchecked, "onqueue": self.onqueue, "errors": self.errors}
+        parts += [f"{name}={count}" for name, count in optional.items() if count]
         parts += [f"p{in_use}={slabs}" for in_use, slabs in sorted(self.histogram.items())]
         return f"Validation of slab {self.name}: " + " ".join(parts)
 
@@ -117,9 +126,7 @@ def cache_validation(cache: Cache) -> Validation:
 def allocator_validation(allocator: Allocator) -> Validation:
     """Check every cache, one after the other."""
     parts = {cache.name: cache_validation(cache) for cache in allocator._caches()}
-    counts = ("total", "available", "checked", "unchecked", "onqueue", "errors")
-    counts = (*counts, "slabs", "partial_slabs")
-    sums = {name: sum(getattr(part, name) for part in parts.values()) for name in counts}
+    sums = {name: sum(getattr(part, name) for part in parts.values()) for name in _COUNTS}
     return Validation(
         name="allocator",
         histogram={},

@@ -42,7 +42,7 @@ def slabs_frame(rows: list[_SlabRow]) -> pd.DataFrame:
 
     frame = pd.DataFrame(rows, columns=SLAB_COLUMNS)
     return frame.astype(
-        {name: "int64" for name in ("node", "order", "objects", "in_use", "free", "queued")}
+        dict.fromkeys(("node", "order", "objects", "in_use", "free", "queued"), "int64")
         | {"address": "uint64", "cpu": "Int64", "position": "Int64"}
     )
 
@@ -53,6 +53,6 @@ def queues_frame(rows: list[_QueueRow]) -> pd.DataFrame:
 
     frame = pd.DataFrame(rows, columns=QUEUE_COLUMNS)
     return frame.astype(
-        {name: "Int64" for name in ("cpu", "domain", "node")}
+        dict.fromkeys(("cpu", "domain", "node"), "Int64")
         | {"objects": "int64", "capacity": "int64", "touched": bool}
     )

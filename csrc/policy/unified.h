@@ -5,7 +5,8 @@
 #include "policy/policy.h"
 #include "queue/queue.h"
 
-#define US_UNIFIED_QUEUE_MAX 10000
+#define US_UNIFIED_QUEUE_MAX   10000
+#define US_UNIFIED_OBJECTS_MAX (1 << 20) /* a slab counts its objects in 24 bits */
 #define US_UNIFIED_BUFFER    ((US_UNIFIED_QUEUE_MAX + 1) / 2) /* the largest batch */
 #define US_UNIFIED_BOUNCE    16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
 
@@ -41,8 +42,8 @@
         "write a node or -1 to age cached objects; reads as bytes of the last run")               \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
         "slabs kept on a node's partial list before empty ones go back")                          \
-    row(MIN_OBJECTS, "min_objects", "objects", 0, 64, 0, US_T_CREATE, NULL, NULL,                 \
-        "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                      \
+    row(MIN_OBJECTS, "min_objects", "objects", 0, US_UNIFIED_OBJECTS_MAX, 0, US_T_CREATE, NULL,   \
+        NULL, "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                \
     row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, 3, US_T_CREATE, NULL, NULL,        \
         "largest order that the search for a good slab size considers")                           \
     row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 0, 0, NULL, NULL,                       \

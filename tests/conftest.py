@@ -1,19 +1,18 @@
-"""What every test shares: settings, the line that says what is being tested, allocators whose books
-are checked when the test ends.
+"""What every test shares: settings, and allocators whose books are checked when the test ends.
 
 Fixtures
 --------
 make
-    ``make(policy, **keywords)`` opens an allocator.  When the test ends each one is checked: nothing
-    live unless ``make.leaves(alloc, n)`` said so, counters that balance, accounts that add up, a clean
-    validation unless ``make.misused(alloc)`` said otherwise.
+    ``make(policy, **keywords)`` opens an allocator.  When the test ends each one is checked:
+    nothing live unless ``make.leaves(alloc, n)`` said so, counters that balance, accounts that add
+    up, a clean validation unless ``make.misused(alloc)`` said otherwise.
 policy, kind, debug
     Every registered policy, ``native`` and ``model``, without and with ``debug="F"``.
 opened
     An allocator for each of those combinations.
 scene
-    ``scene(size, nodes=..., ...)`` sets a cache of Unified on a scripted machine (rules/scene.py); what
-    was done and where everything is gets printed when the test fails.
+    ``scene(size, nodes=..., ...)`` sets a cache of Unified on a scripted machine (rules/scene.py);
+    what was done and where everything is gets printed when the test fails.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    import unislab as us
     from rules.scene import Scene
+
+    import unislab as us
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for `rules`
 os.environ.setdefault("MPLBACKEND", "Agg")

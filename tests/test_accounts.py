@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import unislab as us
-
 from rules.books import adds_up, balance
 from rules.machines import grid, place
 from rules.scene import Scene
+
+import unislab as us
 
 Set = Callable[..., Scene]
 once = pytest.mark.once

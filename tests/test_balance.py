@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import unislab as us
-
 from rules.books import balance, live_by_counters
+from rules.inside import listed, slabs_of
 from rules.machines import grid
 from rules.names import ALLOCS, COMMON, FREES, UNIFIED, UNIFIED_FEEDS
-from rules.scene import listed, rows
+
+import unislab as us
 
 once = pytest.mark.once
 
@@ -105,8 +105,8 @@ def test_common_counters_of_unified_are_made_of_its_own(
         assert stats[common] == sum(stats[part] for part in parts), common
     assert all(stats[name] for name in (*ALLOCS, *FREES)), dict(stats)
     # Slabs with objects free in them are on a list, the others are on none.
-    with_free = sorted(row.address for row in rows(cache.slabs()) if row.free)
-    assert with_free == sorted(row.address for row in listed(cache))
+    with_free = sorted(slab.address for slab in slabs_of(cache) if slab.free)
+    assert with_free == sorted(slab.address for slab in listed(cache))
     cache.free_bulk(live)
 
 
@@ -174,7 +174,9 @@ def test_bulk_calls_without_the_interpreter_lock_balance(
     assert live_by_counters(stats) == 0
 
 
-def test_statistics_never_go_back_under_load(make: Callable[..., us.Allocator], policy: str) -> None:
+def test_statistics_never_go_back_under_load(
+    make: Callable[..., us.Allocator], policy: str
+) -> None:
     """Inexact reads are monotone while other threads work."""
     alloc = make(policy)
     cache = alloc.create_cache("watched", 64)

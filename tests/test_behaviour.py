@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-import unislab as us
-
 from rules.books import balance, balance_all
+from rules.inside import look, slabs_of
 from rules.machines import place
-from rules.scene import rows
+
+import unislab as us
 
 Make = Callable[..., us.Allocator]
 
 
-# ---- objects ------------------------------------------------------------------------------------
+# ---- objects  ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 8, 24, 64, 100, 192, 1000, 4096, 10_000, 65_536])
@@ -26,7 +27,7 @@ def test_objects_do_not_overlap_and_keep_their_contents(opened: us.Allocator, si
     got = [cache.alloc_address() for _ in range(n)]
     assert cache.stride >= cache.size == size
     ordered = sorted(got)
-    assert all(b - a >= size for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(b - a >= size for a, b in itertools.pairwise(ordered))
     for i, address in enumerate(got):
         us.raw.poke(address, bytes([i % 251]) * size)
     rng = random.Random(size)
@@ -128,7 +129,7 @@ def test_a_callable_constructs_objects_once_a_slab(opened: us.Allocator) -> None
     assert len(seen) == int(cache.slabs()["objects"].sum())
 
 
-# ---- bulk ---------------------------------------------------------------------------------------
+# ---- bulk  ---------------------------------------------------------------------------------------
 
 
 def test_bulk_addresses_are_an_array(opened: us.Allocator) -> None:
@@ -162,7 +163,7 @@ def test_bulk_leaves_what_single_calls_leave(
     caches[1].free_bulk(together[250:])
 
 
-# ---- general caches -----------------------------------------------------------------------------
+# ---- general caches  -----------------------------------------------------------------------------
 
 
 def test_kmalloc_serves_from_general_caches(opened: us.Allocator) -> None:
@@ -213,7 +214,7 @@ def test_kmalloc_zeroes_on_request(opened: us.Allocator) -> None:
         opened.kfree(got)
 
 
-# ---- the whole ----------------------------------------------------------------------------------
+# ---- the whole  ----------------------------------------------------------------------------------
 
 
 def test_caches_are_found_by_name(opened: us.Allocator) -> None:
@@ -259,7 +260,7 @@ def test_slabinfo_shows_objects_and_slabs(opened: us.Allocator) -> None:
     text = opened.slabinfo_text()
     assert text.startswith("slabinfo - version: 2.1\n")
     line = next(line for line in text.splitlines() if line.startswith("shown "))
-    name, active, total, size, per_slab, pages = line.split()[:6]
+    _, active, total, size, per_slab, pages = line.split()[:6]
     slabs = cache.slabs()
     assert int(total) == int(slabs["objects"].sum())
     assert 100 <= int(active) <= int(total)
@@ -267,6 +268,24 @@ def test_slabinfo_shows_objects_and_slabs(opened: us.Allocator) -> None:
     frame = opened.slabinfo()
     assert "shown" in set(frame["name"] if "name" in frame.columns else frame.index)
     cache.free_bulk(got)
+
+
+def test_tables_show_every_slab_and_queue(opened: us.Allocator) -> None:
+    cache = opened.create_cache("shown", 64)
+    got = cache.alloc_bulk(200)
+    cache.free_bulk(got[:150])
+    slabs, queues = look(cache)
+    table = cache.slabs()
+    assert set(table.columns) == set(slabs[0]._fields)
+    for row, slab in zip(table.itertuples(index=False), slabs, strict=True):
+        for name in ("address", "node", "order", "objects", "in_use", "free", "queued", "place"):
+            assert getattr(row, name) == getattr(slab, name)
+    table = cache.queues()
+    assert set(table.columns) == set(queues[0]._fields)
+    for row, queue in zip(table.itertuples(index=False), queues, strict=True):
+        for name in ("kind", "name", "objects", "capacity", "touched", "addresses"):
+            assert getattr(row, name) == getattr(queue, name)
+    cache.free_bulk(got[150:])
 
 
 def test_validate_counts_every_object(opened: us.Allocator) -> None:
@@ -281,8 +300,8 @@ def test_validate_counts_every_object(opened: us.Allocator) -> None:
     assert text.startswith("Validation of slab counted: total=")
     # Slabs by objects that are not free in them, a full one too.
     expected: dict[int, int] = {}
-    for row in rows(cache.slabs()):
-        expected[row.objects - row.free] = expected.get(row.objects - row.free, 0) + 1
+    for slab in slabs_of(cache):
+        expected[slab.objects - slab.free] = expected.get(slab.objects - slab.free, 0) + 1
     assert {k: n for k, n in report.histogram.items() if n} == expected
     whole = opened.validate()
     assert whole.ok

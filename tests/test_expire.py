@@ -1,4 +1,4 @@
-"""Expiration under Unified: four stages, one batch from each untouched queue, nothing from busy ones."""
+"""Expiration under Unified: four stages, a batch from each untouched queue, none from busy ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-import unislab as us
-
+from rules.inside import queued, queues_of
 from rules.machines import grid, place
 from rules.scene import Scene
+
+import unislab as us
 
 Set = Callable[..., Scene]
 both = pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
@@ -156,7 +157,7 @@ def test_after_enough_idle_passes_nothing_is_retained(scene: Set, debug: str | N
     s.free(0, theirs)
     for _ in range(40):
         s.expire()
-    assert s.cache.queues()["objects"].sum() == 0
+    assert queued(s.cache) == 0
     assert len(s.cache.slabs()) == 0  # empty slabs went with the partial stage
     assert s.cache.account()["reserved"] == 0
 
@@ -169,14 +170,13 @@ def test_retention_without_expiration_is_bounded_by_queues_and_min_partial(
     s = scene(debug=debug)
     s.free(0, s.alloc(0, 5000))
     # 125 in the CPU queue, 1022 shared, and 7 empty slabs (min_partial 6, one more).
-    queued = s.cache.queues()
-    assert (queued["objects"] <= queued["capacity"]).all()
+    queues = queues_of(s.cache)
+    assert all(queue.objects <= queue.capacity for queue in queues)
     empty = [1 for _, free in s.partial() if free == 64]
     assert len(empty) <= 7
-    held = int(queued["objects"].sum())
-    assert held <= 125 + 1022
+    assert queued(s.cache) <= 125 + 1022
     # Slabs that queued objects pin, and the empty ones: nothing else is left.
-    pinned = {address & ~4095 for row in queued["addresses"] for address in row}
+    pinned = {address & ~4095 for queue in queues for address in queue.addresses}
     assert len(s.cache.slabs()) == len(pinned) + len(empty)
 
 
@@ -193,8 +193,10 @@ def test_expire_of_the_allocator_ages_every_cache(make: Callable[..., us.Allocat
         for cache in caches:
             cache.free_bulk(cache.alloc_bulk(4))
     total = sum(alloc.expire() for _ in range(7))
-    assert [int(cache.queues()["objects"].sum()) for cache in caches] == [0, 0, 0]
-    assert total == sum(cache.stats(exact=True)["expire_objects"] * cache.stride for cache in caches)
+    assert [queued(cache) for cache in caches] == [0, 0, 0]
+    assert total == sum(
+        cache.stats(exact=True)["expire_objects"] * cache.stride for cache in caches
+    )
     assert total > 0
 
 
@@ -207,11 +209,11 @@ def test_the_clock_expires_when_a_period_is_set(make: Callable[..., us.Allocator
         for one in (cache, idle):
             one.free_bulk(one.alloc_bulk(16))
     alloc.advance(1)
-    assert int(cache.queues()["objects"].sum()) == 16
+    assert queued(cache) == 16
     for _ in range(4):
         alloc.advance(2)
-    assert int(cache.queues()["objects"].sum()) == 0
-    assert int(idle.queues()["objects"].sum()) == 16  # on demand only, by default
+    assert queued(cache) == 0
+    assert queued(idle) == 16  # on demand only, by default
 
 
 def test_the_reaper_expires_in_real_time(make: Callable[..., us.Allocator]) -> None:
@@ -220,9 +222,9 @@ def test_the_reaper_expires_in_real_time(make: Callable[..., us.Allocator]) -> N
     cache.free_bulk(cache.alloc_bulk(200))
     with alloc.reaper("2 ms"):
         deadline = time.monotonic() + 20
-        while int(cache.queues()["objects"].sum()) and time.monotonic() < deadline:
+        while queued(cache) and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert int(cache.queues()["objects"].sum()) == 0
+    assert queued(cache) == 0
 
 
 def test_expire_under_every_policy(opened: us.Allocator, policy: str) -> None:

@@ -1,7 +1,8 @@
 """Alien paths: two nodes on a scripted machine with exact contents, and for real with threads.
 
-On two nodes of two CPUs, objects of 64 bytes: slab of 64, queue 120, batch 60, alien queues of 126 (the
-queue's 16 + 8*120 bytes fill lines to 1024 bytes, less a header of 16, by 8), refilled up to 120.
+On two nodes of two CPUs, objects of 64 bytes: slab of 64, queue 120, batch 60, alien queues of 126
+(the queue's 16 + 8*120 bytes fill lines to 1024 bytes, less a header of 16, by 8), refilled up to
+120.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
-import unislab as us
-
 from rules.books import balance_all, live_by_counters
+from rules.inside import queues_of
 from rules.machines import CPUS, declared
 from rules.names import ALLOCS, FREES
 from rules.scene import Scene
+
+import unislab as us
 
 Set = Callable[..., Scene]
 both = pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
@@ -24,7 +26,7 @@ once = pytest.mark.once
 BATCH, ALIEN = 60, 126
 
 
-# ---- allocation -----------------------------------------------------------------------------------
+# ---- allocation  ---------------------------------------------------------------------------------
 
 
 @once
@@ -35,7 +37,8 @@ def test_an_alien_allocation_fills_the_alien_queue_from_one_slab(
     s = scene(nodes=2, debug=debug)
     assert s.queue("alien", domain=0, node=1).capacity == ALIEN
     got = s.one(0, node=1)
-    # Nothing queued, nothing partial: a new slab of node 1, min(64, min(126, 120) - 0) objects of it.
+    # Nothing queued, nothing partial: a new slab of node 1, min(64, min(126, 120) - 0) objects of
+    # it.
     s.counted(alloc_alien_slow=1, alloc_alien=1, alloc_slab=1)
     assert s.alien(0, 1) == s.objects(got, 63, 1)
     assert s.partial(1) == []
@@ -138,10 +141,10 @@ def test_page_sized_objects_have_no_second_level(scene: Set, debug: str | None) 
     s.counted(alloc_alien_slow=1, alloc_direct=1, alloc_slab=1)
     s.free(0, got)
     s.counted(free_direct=1)
-    assert {row.kind for row in s.cache.queues().itertuples()} <= {"cpu"}
+    assert {queue.kind for queue in queues_of(s.cache)} <= {"cpu"}
 
 
-# ---- free -----------------------------------------------------------------------------------------
+# ---- free  ---------------------------------------------------------------------------------------
 
 
 @once
@@ -206,7 +209,7 @@ def test_frees_from_two_nodes_reach_two_queues(scene: Set, debug: str | None) ->
     s.free(0, [one, two])
     s.counted(free_alien=2)
     assert (s.alien(0, 1), s.alien(0, 2)) == ([one], [two])
-    aliens = [(row.domain, row.node) for row in s.cache.queues().itertuples() if row.kind == "alien"]
+    aliens = [(q.domain, q.node) for q in queues_of(s.cache, kind="alien")]
     assert sorted(aliens) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
@@ -230,9 +233,9 @@ def test_common_counters_of_alien_paths(scene: Set) -> None:
     s = scene(nodes=2)
     s.free(0, s.alloc(2, 128) + s.alloc(0, 3, node=1))
     stats = s.cache.stats(exact=True)
-    # 128 local ones: 16, 48, 60, 4 per refill, so 4 slow and 124 fast.  3 alien ones: one alien-slow
-    # that ends in an alien one, then two pops.  Frees: all 131 from the other node, the queue holding
-    # what the refill left: 64 - 3 = 61 and then 65 more make it full; the 66th drains.
+    # 128 local ones: 16, 48, 60, 4 per refill, so 4 slow and 124 fast.  3 alien ones: one alien-
+    # slow that ends in an alien one, then two pops.  Frees: all 131 from the other node, the queue
+    # holding what the refill left: 64 - 3 = 61 and then 65 more make it full; the 66th drains.
     assert {name: stats[name] for name in ALLOCS} == {
         "alloc_fast": 124,
         "alloc_second_level": 0,
@@ -247,7 +250,7 @@ def test_common_counters_of_alien_paths(scene: Set) -> None:
     }
 
 
-# ---- placement ------------------------------------------------------------------------------------
+# ---- placement  ----------------------------------------------------------------------------------
 
 
 @once
@@ -312,7 +315,7 @@ def test_a_full_node_falls_back_to_another_unless_pinned(
     assert balance_all(alloc) == 0
 
 
-# ---- for real -------------------------------------------------------------------------------------
+# ---- for real  -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")

@@ -1,9 +1,9 @@
 """Unified, path by path, on a scripted machine: exact counters, queue contents and slab lists.
 
 Every expected value is derived in the comment beside it from the published rules.  The numbers used
-most, for objects of 64 bytes on two CPUs: a slab is one page of 64 objects; the CPU queue is asked for
-120, moves batches of 60 and really holds 125; the shared queue is asked for 600.  A queue is written
-oldest first; a refill leaves the lowest address on top, so that pops ascend.
+most, for objects of 64 bytes on two CPUs: a slab is one page of 64 objects; the CPU queue is asked
+for 120, moves batches of 60 and really holds 125; the shared queue is asked for 600.  A queue is
+written oldest first; a refill leaves the lowest address on top, so that pops ascend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
+from rules.inside import queues_of
 from rules.scene import Scene
 
 pytestmark = pytest.mark.once
@@ -28,8 +28,8 @@ both = pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
 def take_slabs(s: Scene, n: int, cpu: int = 0) -> list[list[int]]:
     """Allocate all objects of n fresh slabs, queues ending empty; the objects of each, ascending.
 
-    64 objects a slab: 16 + 48 from the first, 60 + 4 from each other (a refill gives what the partial
-    slab has), so n * 64 allocations leave the queue empty and no slab partial.
+    64 objects a slab: 16 + 48 from the first, 60 + 4 from each other (a refill gives what the
+    partial slab has), so n * 64 allocations leave the queue empty and no slab partial.
     """
     taken = s.alloc(cpu, n * 64)
     assert s.cpu(cpu) == []
@@ -38,15 +38,15 @@ def take_slabs(s: Scene, n: int, cpu: int = 0) -> list[list[int]]:
     return [taken[i * 64 : i * 64 + 64] for i in range(n)]
 
 
-# ---- allocation ---------------------------------------------------------------------------------
+# ---- allocation  ---------------------------------------------------------------------------------
 
 
 @both
 def test_the_first_refill_of_an_untouched_queue_is_16(scene: Set, debug: str | None) -> None:
     s = scene(debug=debug)
     first = s.one(0)
-    # Nothing anywhere: a slow path that fetches one new slab and takes min(60, 16) of its 64 objects,
-    # lowest first; the caller gets index 0, the queue holds 15..1 with 1 on top.
+    # Nothing anywhere: a slow path that fetches one new slab and takes min(60, 16) of its 64
+    # objects, lowest first; the caller gets index 0, the queue holds 15..1 with 1 on top.
     s.counted(alloc_slowpath=1, alloc_slab=1)
     slab = s.slab(first)
     assert first == slab
@@ -71,8 +71,8 @@ def test_a_touched_queue_is_refilled_by_a_batch_or_what_the_slab_has(
     s = scene(debug=debug)
     slab = s.alloc(0, 16)[0]
     s.delta()
-    # Touched: 60 are wanted, the partial slab has 48: it gives all, leaves the list, and as something
-    # was obtained no new slab is fetched.
+    # Touched: 60 are wanted, the partial slab has 48: it gives all, leaves the list, and as
+    # something was obtained no new slab is fetched.
     assert s.one(0) == slab + 16 * 64
     s.counted(alloc_slowpath=1, alloc_from_partial=1)
     assert s.cpu(0) == s.objects(slab, 63, 17)
@@ -162,7 +162,7 @@ def test_as_posted_a_miss_fetches_slabs_until_a_batch_is_there(scene: Set) -> No
     assert s.cpu(0) == s.objects(first, 3, 0) + s.objects(second, 3, 1)
 
 
-# ---- shared queue ---------------------------------------------------------------------------------
+# ---- shared queue  -------------------------------------------------------------------------------
 
 
 def overflowed(s: Scene) -> tuple[list[int], list[int]]:
@@ -176,9 +176,7 @@ def overflowed(s: Scene) -> tuple[list[int], list[int]]:
 
 
 @both
-def test_overflow_moves_the_oldest_batch_to_the_shared_queue(
-    scene: Set, debug: str | None
-) -> None:
+def test_overflow_moves_the_oldest_batch_to_the_shared_queue(scene: Set, debug: str | None) -> None:
     s = scene(debug=debug)
     freed, _ = overflowed(s)
     s.counted(free_shared=1)
@@ -265,13 +263,11 @@ def test_without_a_shared_queue_the_overflow_goes_to_slabs(scene: Set, debug: st
 def test_one_cpu_alone_has_no_shared_queue(scene: Set, debug: str | None) -> None:
     s = scene(cpus=1, debug=debug)
     s.free(0, s.one(0))
-    assert [row.kind for row in s.cache.queues().itertuples()] == ["cpu"]
+    assert [queue.kind for queue in queues_of(s.cache)] == ["cpu"]
 
 
 @both
-def test_another_cpus_object_of_the_node_is_an_ordinary_free(
-    scene: Set, debug: str | None
-) -> None:
+def test_another_cpus_object_of_the_node_is_an_ordinary_free(scene: Set, debug: str | None) -> None:
     s = scene(debug=debug)
     got = s.one(0)
     s.delta()
@@ -280,7 +276,7 @@ def test_another_cpus_object_of_the_node_is_an_ordinary_free(
     assert s.cpu(1) == [got]
 
 
-# ---- slabs ----------------------------------------------------------------------------------------
+# ---- slabs  --------------------------------------------------------------------------------------
 
 
 @both
@@ -358,13 +354,11 @@ def test_as_posted_drains_go_object_by_object_in_queue_order(scene: Set) -> None
     assert s.partial() == [(a[0], 64), (b[0], 2)]  # entirely free, and keeps its place
 
 
-# ---- flush, shrink --------------------------------------------------------------------------------
+# ---- flush, shrink  ------------------------------------------------------------------------------
 
 
 @both
-def test_flush_drains_the_cpu_queue_before_the_shared_queue(
-    scene: Set, debug: str | None
-) -> None:
+def test_flush_drains_the_cpu_queue_before_the_shared_queue(scene: Set, debug: str | None) -> None:
     s = scene(cpu_queue_size=8, shared_queue_size=8, debug=debug)
     # Queue 8: batch 4, capacity 13.  Shared: 16 + 8*8 = 80 -> 96 bytes: 10 entries.
     objects = s.alloc(0, 128)
@@ -384,9 +378,7 @@ def test_flush_drains_the_cpu_queue_before_the_shared_queue(
 
 
 @both
-def test_shrink_frees_empty_slabs_and_puts_the_fullest_first(
-    scene: Set, debug: str | None
-) -> None:
+def test_shrink_frees_empty_slabs_and_puts_the_fullest_first(scene: Set, debug: str | None) -> None:
     s = scene(debug=debug)
     a, b, c, d = take_slabs(s, 4)
     for slab, n in ((a, 5), (b, 40), (c, 64), (d, 1)):
@@ -410,7 +402,7 @@ def test_shrink_of_an_idle_cache_returns_every_slab(scene: Set, debug: str | Non
     assert s.cache.account()["reserved"] == 0
 
 
-# ---- touched (the table of 2.9) -------------------------------------------------------------------
+# ---- touched (the table of 2.9)  -----------------------------------------------------------------
 
 
 @both
@@ -475,7 +467,7 @@ def test_an_untouched_queue_is_refilled_by_16_only(scene: Set, debug: str | None
     assert s.cpu(0) == s.objects(slab, 63, 17)
 
 
-# ---- bulk -----------------------------------------------------------------------------------------
+# ---- bulk  ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 63, 64, 65, 200])
@@ -498,7 +490,7 @@ def test_a_bulk_call_is_n_single_calls(scene: Set, debug: str | None, n: int) ->
     assert one.partial() == [(x - base[1] + base[0], free) for x, free in bulk.partial()]
 
 
-# ---- domains --------------------------------------------------------------------------------------
+# ---- domains  ------------------------------------------------------------------------------------
 
 
 @both
@@ -521,7 +513,7 @@ def test_single_cpu_domains_of_a_node_form_one_group(scene: Set, debug: str | No
     # Four domains of one CPU on one node: one shared queue for them all.
     s = scene(domains=4, cpus=1, debug=debug)
     freed, _ = overflowed(s)
-    assert [row.kind for row in s.cache.queues().itertuples()].count("shared") == 1
+    assert [queue.kind for queue in queues_of(s.cache)].count("shared") == 1
     s.delta()
     assert s.one(3) == freed[59]
     s.counted(alloc_shared=1)

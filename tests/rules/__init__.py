@@ -1,1 +1,1 @@
-"""What the behavioural tests share: machines, the scripted scene, and the books that must balance."""
+"""What the behavioural tests share: machines, scripted scenes, and the books that must balance."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import unislab as us
-
+from rules.inside import look
 from rules.names import ALLOCS, FREES
 
 PARTS = ("live", "queued", "free_in_slabs", "waste")
@@ -31,32 +31,32 @@ def balance(cache: us.Cache, *, misused: bool = False) -> int:
     stats = cache.stats(exact=True)
     account = cache.account()
     live = cache.live()
-    slabs = cache.slabs()
-    queues = cache.queues()
+    slabs, queues = look(cache)
     validation = cache.validate()
 
     assert all(value >= 0 for value in stats.values()), dict(stats)
     assert len(set(live.tolist())) == len(live), "an address is live twice"
     adds_up(account)
-    queued = [address for row in queues["addresses"] for address in row]
+    queued = [address for row in queues for address in row.addresses]
     assert len(set(queued)) == len(queued), "an object is queued twice"
-    assert list(queues["objects"]) == [len(row) for row in queues["addresses"]]
-    assert (queues["objects"] <= queues["capacity"]).all(), queues
+    for queue in queues:
+        assert queue.objects == len(queue.addresses) <= queue.capacity, queue
     assert not set(queued) & set(live.tolist()), "an object is queued and live"
-    assert stats["slab_new"] - stats["slab_free"] == len(slabs), (dict(stats), slabs)
+    large = cache.name.startswith("kmalloc-large")  # blocks of one request each: no slabs
+    assert large or stats["slab_new"] - stats["slab_free"] == len(slabs), (dict(stats), slabs)
     assert validation.slabs == len(slabs)
     if misused:
         return len(live)
     assert validation.ok, f"{validation}"
     assert validation.errors == 0
     assert live_by_counters(stats) == len(live), (dict(stats), len(live))
-    # A pseudo-cache of page-provider requests has slabs of one object each, as large as the slab.
-    if not cache.name.startswith("kmalloc-large"):
+    if not large:
+        free = sum(slab.free for slab in slabs)
         assert account["live"] == len(live) * cache.stride
         assert account["queued"] == len(queued) * cache.stride
-        assert account["free_in_slabs"] == int(slabs["free"].sum()) * cache.stride
-        assert validation.total == int(slabs["objects"].sum())
-        assert validation.available == int(slabs["free"].sum())
+        assert account["free_in_slabs"] == free * cache.stride
+        assert validation.total == sum(slab.objects for slab in slabs)
+        assert validation.available == free
         out = validation.total - validation.available
         if cache.debug:  # each object out of its slab is known to be in use, or in a queue
             assert (validation.checked, validation.onqueue) == (len(live), len(queued))
@@ -64,8 +64,8 @@ def balance(cache: us.Cache, *, misused: bool = False) -> int:
             assert len(live) + len(queued) == out
         else:  # in use cannot be told from queued by the object itself
             assert (validation.checked, validation.unchecked) == (0, out)
-        used = (slabs["free"] + slabs["queued"] + slabs["in_use"]).astype(int)
-        assert list(used) == list(slabs["objects"])
+        for slab in slabs:
+            assert slab.free + slab.queued + slab.in_use == slab.objects, slab
     return len(live)
 
 

@@ -10,8 +10,8 @@ from types import TracebackType
 class Crowd:
     """``with Crowd(n, step): ...`` calls step(number) in n threads until the block ends.
 
-    Leaving the block joins all within `limit` seconds; a thread that does not come back is a deadlock
-    and fails the test, as does any exception in a thread.
+    Leaving the block joins all within `limit` seconds; a thread that does not come back is a
+    deadlock and fails the test, as does any exception in a thread.
     """
 
     def __init__(self, n: int, step: Callable[[int], None], *, limit: float = 60) -> None:

@@ -1,4 +1,4 @@
-"""The machines that tests run on: scripted ones of any shape, and declared shapes over real CPUs."""
+"""The machines of the tests: scripted ones of any shape, and shapes declared over real CPUs."""
 
 from __future__ import annotations
 

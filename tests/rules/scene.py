@@ -1,4 +1,4 @@
-"""A scripted scene: one cache on a machine, stepped call by call, whose state can be read and printed.
+"""A scripted scene: one cache, stepped call by call, whose state can be read and printed.
 
 ``scene.alloc(cpu, n)`` and ``scene.free(cpu, addresses)`` run on the named CPU.  ``scene.cpu(0)``,
 ``scene.shared(0)`` and ``scene.alien(0, 1)`` are the addresses in a queue, oldest first;
@@ -9,28 +9,10 @@ counters moved since the last look, and that no other did.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import pandas as pd
 import unislab as us
-
+from rules.inside import Queue, listed, queues_of, slabs_of
 from rules.names import UNIFIED
-
-
-def rows(frame: pd.DataFrame, **wanted: object) -> list[Any]:
-    """Rows of a DataFrame whose columns have the given values; what is missing is None."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [
-        row
-        for row in plain.itertuples(index=False)
-        if all(getattr(row, name) == value for name, value in wanted.items())
-    ]
-
-
-def listed(cache: us.Cache, **wanted: object) -> list[Any]:
-    """The slabs on partial lists, by node, head first."""
-    found = [row for row in rows(cache.slabs(), **wanted) if row.position is not None]
-    return sorted(found, key=lambda row: (row.node, row.position))
 
 
 class Scene:
@@ -86,14 +68,14 @@ class Scene:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def queue(self, kind: str, **which: int) -> Any | None:
-        """The row of one queue, None when it does not exist."""
-        found = rows(self.cache.queues(), kind=kind, **which)
+    def queue(self, kind: str, **which: int) -> Queue | None:
+        """One queue, None when it does not exist."""
+        found = queues_of(self.cache, kind=kind, **which)
         assert len(found) <= 1, f"{kind} {which}: {found}"
         return found[0] if found else None
 
-    def _addresses(self, row: Any | None) -> list[int]:
-        return [] if row is None else [int(address) for address in row.addresses]
+    def _addresses(self, row: Queue | None) -> list[int]:
+        return [] if row is None else row.addresses
 
     def cpu(self, cpu: int) -> list[int]:
         """Objects in a CPU's queue, oldest first."""
@@ -110,17 +92,17 @@ class Scene:
     def touched(self, kind: str, **which: int) -> bool:
         """The ageing mark of a queue; a queue that nobody used yet is untouched."""
         row = self.queue(kind, **which)
-        return row is not None and bool(row.touched)
+        return row is not None and row.touched
 
     def partial(self, node: int = 0) -> list[tuple[int, int]]:
         """(address, free objects) of the slabs on a node's partial list, head first."""
-        return [(int(row.address), int(row.free)) for row in listed(self.cache, node=node)]
+        return [(slab.address, slab.free) for slab in listed(self.cache, node=node)]
 
     def slab(self, address: int) -> int:
         """Address of the slab that holds an object."""
-        for row in self.cache.slabs().itertuples():
-            if 0 <= address - row.address < row.objects * self.stride:
-                return int(row.address)
+        for slab in slabs_of(self.cache):
+            if 0 <= address - slab.address < slab.objects * self.stride:
+                return slab.address
         raise LookupError(f"no slab of {self.cache.name} holds {address:#x}")
 
     def objects(self, slab: int, first: int, last: int) -> list[int]:
@@ -145,9 +127,8 @@ class Scene:
     # -- printing ------------------------------------------------------------------------------
 
     def _know(self) -> None:
-        for address in self.cache.slabs()["address"]:
-            if address not in self._slabs:
-                self._slabs.append(int(address))
+        known = set(self._slabs)
+        self._slabs += [slab.address for slab in slabs_of(self.cache) if slab.address not in known]
 
     def names(self, addresses: Sequence[int]) -> str:
         """Addresses as slab letter and index, runs abbreviated."""
@@ -171,11 +152,11 @@ class Scene:
 
     def __str__(self) -> str:
         lines = [f"scene of {self.cache!r}", *(f"  {step}" for step in self.steps)]
-        for row in rows(self.cache.queues()):
+        for row in queues_of(self.cache):
             mark = "*" if not row.touched else ""
             lines.append(
                 f"  {row.kind} cpu={row.cpu} domain={row.domain} node={row.node} "
-                f"{row.objects}/{row.capacity}{mark}: {self.names([int(a) for a in row.addresses])}"
+                f"{row.objects}/{row.capacity}{mark}: {self.names(row.addresses)}"
             )
         lines.append(self.cache.slabs().to_string())
         lines.append(str({k: v for k, v in self.cache.stats(exact=True).items() if v}))

@@ -1,0 +1,275 @@
+"""Running out: budgets, injected failures of every request, what is given back before failing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rules.books import balance_all
+from rules.inside import queued
+from rules.machines import grid, place
+
+import unislab as us
+
+Make = Callable[..., us.Allocator]
+once = pytest.mark.once
+
+
+def fill(cache: us.Cache, **where: Any) -> list[int]:
+    """Allocate until MemoryError."""
+    got: list[int] = []
+    with pytest.raises(MemoryError):
+        while True:
+            got.append(cache.alloc_address(**where))
+    return got
+
+
+# ---- the budget  ---------------------------------------------------------------------------------
+
+
+def test_a_spent_budget_is_a_memory_error(
+    make: Make, policy: str, kind: str, debug: str | None
+) -> None:
+    alloc = make(policy, memory="2 MiB", debug=debug, **place(kind))
+    cache = alloc.create_cache("filled", 1024)
+    got = fill(cache)
+    assert 0.8 * 2048 < len(got) <= 2048  # 2 MiB of 1 KiB objects, less a little
+    assert alloc.account()["reserved"] <= 2 << 20
+    assert balance_all(alloc) == len(got)
+    # It lasts while nothing is freed, and ends when something is.
+    with pytest.raises(MemoryError):
+        cache.alloc_bulk(100)
+    assert balance_all(alloc) == len(got)
+    cache.free(got.pop())
+    got.append(cache.alloc_address())
+    cache.free_bulk(got)
+    alloc.shrink()
+    assert alloc.account()["reserved"] == 0
+    again = fill(cache)
+    assert len(again) >= len(got) - 16
+    cache.free_bulk(again)
+
+
+def test_the_error_says_what_was_asked_and_what_is_allowed(make: Make, policy: str) -> None:
+    alloc = make(policy, memory="1 MiB", machine=grid(1, 1, 2))
+    with pytest.raises(us.LimitExceeded) as error:
+        alloc.kmalloc(2 << 20)
+    assert error.value.requested >= 2 << 20
+    assert error.value.limit == 1 << 20
+    assert isinstance(error.value, MemoryError)
+    assert balance_all(alloc) == 0
+
+
+def test_a_bulk_call_that_fails_half_way_gives_all_back(
+    make: Make, policy: str, kind: str, debug: str | None
+) -> None:
+    alloc = make(policy, memory="1 MiB", debug=debug, **place(kind))
+    cache = alloc.create_cache("bulk", 1024)
+    with pytest.raises(MemoryError):
+        cache.alloc_bulk(3000)
+    assert balance_all(alloc) == 0
+    got = cache.alloc_bulk(500)
+    cache.free_bulk(got)
+
+
+def test_other_caches_give_back_what_they_only_keep(
+    make: Make, policy: str, kind: str, debug: str | None
+) -> None:
+    """Before an allocation fails everything idle is flushed, shrunk and tried again."""
+    alloc = make(policy, memory="2 MiB", debug=debug, **place(kind))
+    hoard = alloc.create_cache("hoard", 4096)
+    needy = alloc.create_cache("needy", 1024)
+    with alloc.on_cpu(0):
+        # Free objects of one cache: in its queues, and in slabs that its objects pinned.
+        got = fill(hoard)
+        hoard.free_bulk(got)
+        # Nearly all of the budget is needed now, and nothing of it is live.
+        theirs = needy.alloc_bulk(1600)
+        needy.free_bulk(theirs)
+        large = alloc.kmalloc(1 << 20)
+        alloc.kfree(large)
+    assert balance_all(alloc) == 0
+
+
+@once
+def test_below_low_unified_expires_that_node(make: Make) -> None:
+    """Nobody called expire(): the page provider did, before it had to fail."""
+    alloc = make(machine=grid(1, 1, 2), memory="4 MiB")
+    idle = alloc.create_cache("idle", 1000)
+    user = alloc.create_cache("user", 4096)
+    with alloc.on_cpu(0):
+        idle.free_bulk(idle.alloc_bulk(400))
+        held = queued(idle)
+        assert held > 100
+        info = alloc.memory_info(0)
+        assert info["free"] > info["low"]
+        got = []
+        # Until below `low`, far from the end; some more requests let the pressure act.
+        while alloc.memory_info(0)["free"] > info["min"]:
+            got.append(user.alloc_address())
+    assert idle.stats(exact=True)["expire_objects"] > 0
+    assert queued(idle) < held
+    user.free_bulk(got)
+
+
+@once
+def test_unified_keeps_its_queues_while_there_is_room(make: Make) -> None:
+    alloc = make(machine=grid(1, 1, 2), memory="64 MiB")
+    idle = alloc.create_cache("idle", 1000)
+    user = alloc.create_cache("user", 4096)
+    with alloc.on_cpu(0):
+        idle.free_bulk(idle.alloc_bulk(400))
+        held = queued(idle)
+        user.free_bulk(user.alloc_bulk(1000))
+    assert queued(idle) == held
+    assert idle.stats(exact=True)["expire_objects"] == 0
+
+
+# ---- injected failures  --------------------------------------------------------------------------
+
+
+def program(alloc: us.Allocator) -> None:
+    """Allocates from several caches on two CPUs; whatever fails is passed over, all is freed."""
+    live: list[tuple[us.Cache, list[int]]] = []
+    blocks: list[int] = []
+    made: list[us.Cache] = []
+
+    def tried(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return call(*arguments, **keywords)
+        except MemoryError:
+            return None
+
+    for i, size in enumerate((64, 700, 8192)):
+        cache = tried(alloc.create_cache, f"made-{i}", size)
+        if cache is not None:
+            made.append(cache)
+    for cpu in (0, 1):
+        with alloc.on_cpu(cpu):
+            for cache in made:
+                got = tried(cache.alloc_bulk, 30)
+                if got is not None:
+                    live.append((cache, [int(a) for a in got]))
+                one = tried(cache.alloc_address, zero=True)
+                if one is not None:
+                    live.append((cache, [one]))
+            for size in (40, 500, 50_000):
+                block = tried(alloc.kmalloc, size)
+                if block is not None:
+                    blocks.append(block)
+    assert balance_all(alloc) == sum(len(got) for _, got in live) + len(blocks)
+    for cpu, (cache, got) in enumerate(live):
+        with alloc.on_cpu(cpu % 2):
+            cache.free_bulk(got)
+    for block in blocks:
+        alloc.kfree(block)
+    assert balance_all(alloc) == 0
+    alloc.expire()
+    alloc.shrink()
+    assert alloc.account()["reserved"] == 0
+    for cache in made:
+        cache.destroy()
+
+
+@once
+@pytest.mark.parametrize("what", ["pages", "meta"])
+def test_every_single_failure_leaves_everything_balanced(
+    make: Make, policy: str, debug: str | None, what: str
+) -> None:
+    """The nth request fails, for every n that the program makes."""
+    alloc = make(policy, debug=debug, machine=grid(1, 1, 2))
+    program(alloc)  # what is made on first use is made
+    before = alloc.account()
+    for nth in range(1, 60):
+        alloc.fail(what, nth=nth)
+        program(alloc)
+        after = alloc.account()
+        assert after["metadata"] == before["metadata"], f"request {nth} leaked"
+    alloc.fail(what)  # no more of that
+    program(alloc)
+
+
+@once
+@pytest.mark.parametrize("what", ["pages", "meta"])
+def test_every_failure_while_an_allocator_is_made(make: Make, policy: str, what: str) -> None:
+    """With a fresh allocator each time: first uses fail too."""
+    for nth in range(1, 30):
+        alloc = make(policy, machine=grid(2, 1, 1))
+        alloc.fail(what, nth=nth)
+        program(alloc)
+        alloc.close()
+
+
+@pytest.mark.parametrize("what", ["pages", "meta"])
+def test_random_failures(make: Make, policy: str, kind: str, what: str) -> None:
+    alloc = make(policy, **place(kind))
+    rng = random.Random(5)
+    cache = alloc.create_cache("shaky", 2048)
+    alloc.fail(what, rate=0.5)
+    live: list[int] = []
+    failed = 0
+    for _ in range(400):
+        if rng.random() < 0.6:
+            try:
+                live += [int(a) for a in cache.alloc_bulk(rng.randrange(1, 40))]
+            except MemoryError:
+                failed += 1
+        else:
+            n = rng.randrange(len(live) + 1)
+            cache.free_bulk(live[:n])
+            live = live[n:]
+            if rng.random() < 0.2:
+                alloc.shrink()
+    assert balance_all(alloc) == len(live)
+    alloc.fail(what, rate=0.0)
+    cache.free_bulk(live)
+    alloc.shrink()
+    assert alloc.account()["reserved"] == 0
+    cache.free_bulk(cache.alloc_bulk(1000))
+
+
+@once
+def test_certain_failure_of_pages_fails_and_recovers(make: Make, policy: str) -> None:
+    alloc = make(policy, machine=grid(1, 1, 2))
+    cache = alloc.create_cache("starved", 64)
+    alloc.fail("pages", rate=1.0)
+    with pytest.raises(MemoryError):
+        cache.alloc()
+    with pytest.raises(MemoryError):
+        alloc.kmalloc(100_000)
+    assert balance_all(alloc) == 0
+    alloc.fail("pages", rate=0.0)
+    cache.alloc().free()
+
+
+@once
+def test_a_refused_order_falls_back_to_the_smallest(make: Make, policy: str) -> None:
+    """ORDER_FALLBACK: 512 bytes on two CPUs prefer order 1 (16 objects); order 0 holds 8."""
+    alloc = make(policy, machine=grid(1, 1, 2))
+    cache = alloc.create_cache("fallen", 512)
+    assert (cache.order, cache.objects_per_slab) == (1, 16)
+    alloc.fail("pages", nth=1)
+    got = [int(a) for a in cache.alloc_bulk(8)]
+    stats = cache.stats(exact=True)
+    assert stats["order_fallback"] == 1
+    assert [(row.order, row.objects) for row in cache.slabs().itertuples()] == [(0, 8)]
+    got += [int(a) for a in cache.alloc_bulk(8)]
+    assert sorted((row.order, row.objects) for row in cache.slabs().itertuples()) == [
+        (0, 8),
+        (1, 16),
+    ]
+    balance_all(alloc)
+    cache.free_bulk(got)
+
+
+@once
+@pytest.mark.parametrize(
+    "arguments",
+    [{"kind": "disk"}, {"kind": "pages", "rate": 1.5}, {"kind": "pages", "rate": -0.1}],
+)
+def test_failures_that_cannot_be(make: Make, arguments: dict[str, Any]) -> None:
+    alloc = make(machine=grid())
+    with pytest.raises(ValueError, match=r"disk|1\.5|-0\.1"):
+        alloc.fail(arguments.pop("kind"), **arguments)

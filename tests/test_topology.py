@@ -1,0 +1,196 @@
+"""Machines: what a shape means, and one program counting the same here and on a model of here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from rules.inside import queues_of, slabs_of
+from rules.machines import CPUS, declared, grid
+
+import unislab as us
+
+once = pytest.mark.once
+
+
+@once
+def test_a_grid_numbers_cpus_by_node_and_domain(make: Callable[..., us.Allocator]) -> None:
+    alloc = make(machine=grid(2, 2, 3))
+    shape = alloc.topology
+    assert (shape.cpus, shape.nodes, shape.domains) == (12, 2, 4)
+    assert list(shape.cpu_node) == [0] * 6 + [1] * 6
+    assert list(shape.cpu_domain) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+@once
+def test_the_script_chooses_the_cpu(make: Callable[..., us.Allocator]) -> None:
+    alloc = make(machine=grid(2, 1, 2))
+    assert alloc.cpu == 0
+    with alloc.on_cpu(3):
+        assert alloc.cpu == 3
+        with alloc.on_cpu(1):
+            assert alloc.cpu == 1
+        assert alloc.cpu == 3
+    assert alloc.cpu == 0
+
+
+@once
+@pytest.mark.parametrize("cpu", [4, -1, 10**9])
+def test_a_cpu_that_is_not_there(make: Callable[..., us.Allocator], cpu: int) -> None:
+    alloc = make(machine=grid(2, 1, 2))
+    with pytest.raises(ValueError, match=r"cpu|CPU"), alloc.on_cpu(cpu):
+        pass
+    assert alloc.cpu == 0
+
+
+def test_natively_the_thread_is_pinned(make: Callable[..., us.Allocator]) -> None:
+    alloc = make()
+    for cpu in CPUS[:2]:
+        with alloc.on_cpu(cpu):
+            assert [alloc.cpu for _ in range(50)] == [cpu] * 50
+
+
+@once
+@pytest.mark.parametrize(
+    ("cpu_node", "cpu_domain"),
+    [([], []), ([0, 1], [0]), ([0, -1], [0, 1]), ([0, 0], [0, -2])],
+)
+def test_shapes_that_are_none(cpu_node: list[int], cpu_domain: list[int]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        us.Allocator(topology=us.Topology(cpu_node=cpu_node, cpu_domain=cpu_domain))
+
+
+@once
+@pytest.mark.parametrize("shape", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, -3)])
+def test_grids_that_are_none(shape: tuple[int, int, int]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        us.Machine.grid(*shape)
+
+
+@once
+def test_a_machine_is_frozen_and_compares() -> None:
+    assert grid(2, 1, 2) == grid(2, 1, 2)
+    assert grid(2, 1, 2) != grid(1, 1, 2)
+    with pytest.raises(AttributeError):
+        grid(2, 1, 2).clock = 1  # type: ignore[attr-defined]
+
+
+@once
+def test_a_domain_never_spans_nodes() -> None:
+    with pytest.raises(ValueError, match="domain"):
+        us.Topology(cpu_node=[0, 1], cpu_domain=[0, 0])
+
+
+def test_addresses_tell_their_node(make: Callable[..., us.Allocator], policy: str) -> None:
+    alloc = make(policy, machine=grid(4, 1, 1))
+    cache = alloc.create_cache("placed", 64)
+    got = []
+    for cpu in range(4):
+        with alloc.on_cpu(cpu):
+            got += [int(a) for a in cache.alloc_bulk(100)]
+    nodes = {row.address: row.node for row in cache.slabs().itertuples()}
+    assert [nodes[address & ~4095] for address in got] == [n for n in range(4) for _ in range(100)]
+    # Equal ranges, so that the node is arithmetic.
+    ranges = [range(min(a), max(a) + 1) for a in (got[i * 100 : i * 100 + 100] for i in range(4))]
+    step = (ranges[3].start - ranges[0].start) // 3
+    assert [r.start for r in ranges] == [ranges[0].start + i * step for i in range(4)]
+    cache.free_bulk(got)
+
+
+# ---- one program, two machines  ------------------------------------------------------------------
+
+
+def run_script(alloc: us.Allocator, cpu: int, seed: int) -> tuple[object, ...]:
+    """A program on one CPU; what it counted, and where everything is, from the lowest slab on."""
+    rng = random.Random(seed)
+    caches = [alloc.create_cache(f"size-{size}", size) for size in (64, 200, 1000, 5000)]
+    live: list[list[int]] = [[] for _ in caches]
+    kept: list[int] = []
+    with alloc.on_cpu(cpu):
+        for _ in range(250):
+            i = rng.randrange(len(caches))
+            what = rng.random()
+            if what < 0.4:
+                live[i] += [int(a) for a in caches[i].alloc_bulk(rng.randrange(1, 90))]
+            elif what < 0.5:
+                live[i].append(caches[i].alloc_address(zero=True))
+            elif what < 0.85:
+                rng.shuffle(live[i])
+                n = rng.randrange(len(live[i]) + 1)
+                caches[i].free_bulk(live[i][:n])
+                live[i] = live[i][n:]
+            elif what < 0.9:
+                kept.append(alloc.kmalloc(rng.choice([1, 24, 100, 3000, 20_000])))
+            elif what < 0.95 and kept:
+                alloc.kfree(kept.pop(rng.randrange(len(kept))))
+            elif what < 0.97:
+                alloc.expire()
+            elif what < 0.985:
+                alloc.flush()
+            else:
+                alloc.shrink()
+        counts = {name: dict(cache.stats(exact=True)) for name, cache in alloc.caches.items()}
+        slabs = {name: slabs_of(cache) for name, cache in alloc.caches.items()}
+        base = min(slab.address for table in slabs.values() for slab in table)
+        where = {
+            name: sorted(
+                (slab.address - base, slab.in_use, slab.free, slab.place, str(slab.position))
+                for slab in table
+            )
+            for name, table in slabs.items()
+        }
+        queues = {
+            name: [
+                (queue.kind, queue.touched, [address - base for address in queue.addresses])
+                for queue in queues_of(cache)
+                if queue.objects
+            ]
+            for name, cache in alloc.caches.items()
+        }
+        account = {k: alloc.account()[k] for k in ("reserved", "live", "queued", "waste")}
+        for cache, addresses in zip(caches, live, strict=True):
+            cache.free_bulk(addresses)
+        for address in kept:
+            alloc.kfree(address)
+    return counts, where, queues, account
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_cpus_program_counts_the_same_here_and_modelled(
+    make: Callable[..., us.Allocator], policy: str, debug: str | None, seed: int
+) -> None:
+    cpu = CPUS[0]
+    here = make(policy, debug=debug)
+    model = make(policy, debug=debug, machine=us.Machine.from_topology(here.topology))
+    # The calls themselves are made in Python; nothing else runs in either allocator.
+    for ours, theirs in zip(run_script(here, cpu, seed), run_script(model, cpu, seed), strict=True):
+        assert ours == theirs
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def test_two_nodes_count_the_same_here_and_modelled(
+    make: Callable[..., us.Allocator], policy: str, debug: str | None
+) -> None:
+    here = make(policy, topology=declared([0, 1]), debug=debug)
+    model = make(policy, debug=debug, machine=us.Machine.from_topology(here.topology))
+    seen = []
+    for alloc in (here, model):
+        rng = random.Random(11)
+        cache = alloc.create_cache("shared", 96)
+        live: list[int] = []
+        for _ in range(120):
+            with alloc.on_cpu(CPUS[rng.randrange(2)]):
+                if rng.random() < 0.55 or not live:
+                    node = rng.choice([None, None, 0, 1])
+                    live += [int(a) for a in cache.alloc_bulk(rng.randrange(1, 60), node=node)]
+                else:
+                    rng.shuffle(live)
+                    n = rng.randrange(len(live))
+                    cache.free_bulk(live[:n])
+                    live = live[n:]
+        seen.append(dict(cache.stats(exact=True)))
+        cache.free_bulk(live)
+    assert seen[0] == seen[1]
+    assert seen[0]["alloc_remote"] > 0
+    assert seen[0]["free_remote"] > 0

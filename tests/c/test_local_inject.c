@@ -5,7 +5,6 @@
  * had read is out of date when it goes on: the outcome must be that of both in order. */
 // machines: native
 // flags: -DUS_TESTING
-// levels: O1 O2 O3
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -1,5 +1,4 @@
 /* Rings and lists in plain C against models that are too simple to be wrong. */
-// levels: O1 O2 O3
 #include "ring_model.h"
 
 #include <stdlib.h>

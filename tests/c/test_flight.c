@@ -1,0 +1,374 @@
+/* Slow paths in flight and the gate: who waits for whom, who never waits, and what a fork leaves.
+ */
+// machines: native
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fixture_local.h"
+
+static struct us_machine *machine;
+
+static unsigned flights(void)
+{
+    unsigned n = 0;
+
+    for (unsigned cpu = 0; cpu < machine->ncpus; cpu++)
+        n += (uint32_t)atomic_load(&machine->cpu[cpu].in_flight);
+    return n;
+}
+
+static void flights_are_counted_and_nest(void)
+{
+    struct us_flight outer, inner;
+
+    CHECK_EQ(us_flight_current(), NULL);
+    us_flight_enter(machine, &outer);
+    CHECK_EQ(us_flight_current(), &outer);
+    CHECK_EQ(flights(), 1);
+    CHECK(!outer.nested);
+    us_flight_enter(machine, &inner);
+    CHECK(inner.nested);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&inner);
+    us_flight_suspend(&outer);
+    CHECK_EQ(flights(), 0);
+    us_flight_enter(machine, &inner);
+    CHECK(!inner.nested); /* what a suspended slow path calls is a slow path of its own */
+    us_flight_leave(&inner);
+    us_flight_resume(&outer);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&outer);
+    CHECK_EQ(flights(), 0);
+    CHECK_EQ(us_flight_current(), NULL);
+}
+
+/* ---- the gate ---------------------------------------------------------------------------------
+ */
+
+/* Inside the gate nobody else may be between enter and leave. */
+static atomic_int inside;
+static atomic_bool alone, done;
+static _Atomic uint64_t entered, shut;
+
+static void *flies(void *arg)
+{
+    struct us_flight f;
+
+    (void)arg;
+    while (!atomic_load(&done)) {
+        us_flight_enter(machine, &f);
+        REQUIRE(!atomic_load(&alone));
+        atomic_fetch_add(&inside, 1);
+        if (atomic_fetch_add(&entered, 1) % 16 == 0)
+            sched_yield();
+        atomic_fetch_sub(&inside, 1);
+        REQUIRE(!atomic_load(&alone));
+        us_flight_leave(&f);
+        if (atomic_load(&entered) % 64 == 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void *shuts(void *arg)
+{
+    struct us_flight f;
+
+    for (int i = 0; i < 300; i++) {
+        us_gate_shut(machine, &f);
+        REQUIRE(!atomic_exchange(&alone, true)); /* the other one waits for its turn */
+        REQUIRE(atomic_load(&inside) == 0);
+        if (i % 4 == 0)
+            sched_yield();
+        atomic_fetch_add(&shut, 1);
+        atomic_store(&alone, false);
+        us_gate_open(&f);
+        sched_yield();
+    }
+    return arg;
+}
+
+static void who_shuts_the_gate_is_alone(void)
+{
+    pthread_t flier[4], shutter[2];
+
+    for (int i = 0; i < 4; i++)
+        REQUIRE(pthread_create(&flier[i], NULL, flies, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(pthread_create(&shutter[i], NULL, shuts, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(shutter[i], NULL);
+    atomic_store(&done, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(flier[i], NULL);
+    CHECK_EQ(atomic_load(&shut), 600);
+    CHECK(atomic_load(&entered) > 0);
+    CHECK_EQ(flights(), 0);
+    CHECK_EQ(atomic_load(&machine->gate), 0);
+}
+
+static void who_shut_it_takes_locks_and_others_gates(void)
+{
+    struct us_machine *second = machine_of(1, 1);
+    struct us_flight f, g;
+    struct us_lock lock;
+
+    us_lock_init(&lock, US_LOCK_NODE);
+    us_gate_shut(machine, &f);
+    us_gate_shut(second, &g);
+    CHECK(us_lock_take(&f, &lock));
+    us_lock_drop(&f, &lock);
+    CHECK(us_lock_take(&g, &lock));
+    us_lock_drop(&g, &lock);
+    us_gate_open(&g);
+    us_gate_open(&f);
+    us_machine_destroy(second);
+}
+
+/* ---- signal handlers --------------------------------------------------------------------------
+ */
+
+static struct us_lock busy, idle;
+static volatile int handled, was_nested, got_busy, got_idle;
+
+static void on_signal(int signal)
+{
+    struct us_flight f;
+
+    (void)signal;
+    us_flight_enter(machine, &f);
+    was_nested = f.nested;
+    got_busy = us_lock_take(&f, &busy);
+    got_idle = us_lock_take(&f, &idle);
+    if (got_busy)
+        us_lock_drop(&f, &busy);
+    if (got_idle)
+        us_lock_drop(&f, &idle);
+    us_flight_leave(&f);
+    handled++;
+}
+
+static void a_handler_inside_a_slow_path_only_tries(void)
+{
+    struct us_flight f;
+
+    us_lock_init(&busy, US_LOCK_NODE);
+    us_lock_init(&idle, US_LOCK_PAGES);
+    REQUIRE(signal(SIGUSR1, on_signal) != SIG_ERR);
+    us_flight_enter(machine, &f);
+    REQUIRE(us_lock_take(&f, &busy));
+    raise(SIGUSR1);
+    CHECK_EQ(handled, 1);
+    CHECK(was_nested);
+    CHECK(!got_busy);
+    CHECK(got_idle);
+    us_lock_drop(&f, &busy);
+    us_flight_leave(&f);
+    raise(SIGUSR1);
+    CHECK(!was_nested);
+    CHECK(got_busy && got_idle);
+}
+
+/* Who works alone may work without locks, so the handler gets none. */
+static void a_handler_behind_a_shut_gate_gets_nothing(void)
+{
+    _Atomic uint8_t byte = 0;
+    struct us_flight f, nested;
+
+    us_gate_shut(machine, &f);
+    raise(SIGUSR1);
+    CHECK(was_nested);
+    CHECK(!got_busy && !got_idle);
+    us_flight_enter(machine, &nested);
+    CHECK(!us_bytelock_take(&nested, &byte));
+    us_flight_leave(&nested);
+    us_gate_open(&f);
+    raise(SIGUSR1);
+    CHECK(got_busy && got_idle);
+}
+
+static void *holds_the_gate(void *arg)
+{
+    struct us_flight f;
+
+    us_gate_shut(machine, &f);
+    atomic_store((atomic_bool *)arg, true);
+    usleep(20000);
+    atomic_store(&alone, false);
+    us_gate_open(&f);
+    return NULL;
+}
+
+/* Outside of slow paths the handler is an ordinary caller: it waits, holding nothing. */
+static void a_handler_at_a_shut_gate_waits(void)
+{
+    atomic_bool is_shut = false;
+    pthread_t thread;
+
+    atomic_store(&alone, true);
+    REQUIRE(pthread_create(&thread, NULL, holds_the_gate, &is_shut) == 0);
+    while (!atomic_load(&is_shut))
+        sched_yield();
+    raise(SIGUSR1);
+    CHECK(!atomic_load(&alone));
+    CHECK(got_busy && got_idle);
+    pthread_join(thread, NULL);
+}
+
+/* ---- what must not be tried -------------------------------------------------------------------
+ */
+
+static void shut_inside_a_slow_path(void)
+{
+    struct us_flight f, g;
+
+    us_flight_enter(machine, &f);
+    us_gate_shut(machine, &g);
+}
+static void shut_twice(void)
+{
+    struct us_flight f, g;
+
+    us_gate_shut(machine, &f);
+    us_gate_shut(machine, &g);
+}
+static void leave_the_outer_first(void)
+{
+    struct us_flight f, g;
+
+    us_flight_enter(machine, &f);
+    us_flight_enter(machine, &g);
+    us_flight_leave(&f);
+}
+
+/* The child says why on its standard error, and is ended by abort. */
+static void check_ends(void (*what)(void), const char *message)
+{
+    char text[512] = "";
+    int status, ends[2];
+    ssize_t n;
+    pid_t child;
+
+    REQUIRE(pipe(ends) == 0);
+    child = fork();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        alarm(10); /* a deadlock is the wrong end */
+        what();
+        _exit(0);
+    }
+    close(ends[1]);
+    n = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    CHECK(n > 0 && strstr(text, message) != NULL);
+}
+
+static void waiting_for_oneself_ends_with_a_message(void)
+{
+    check_ends(shut_inside_a_slow_path, "inside a slow path");
+    check_ends(shut_twice, "by the thread that shut it already");
+    check_ends(leave_the_outer_first, "innermost");
+}
+
+/* ---- fork -------------------------------------------------------------------------------------
+ */
+
+static struct us_local local;
+
+/* Fast paths and slow paths without end. */
+static void *never_rests(void *arg)
+{
+    void *object = arg;
+    struct us_flight f;
+    unsigned cpu;
+
+    while (!atomic_load(&done)) {
+        if (us_fast_push(&local, local.mode, object))
+            us_fast_pop(&local, local.mode, &object);
+        us_flight_enter(machine, &f);
+        if (us_local_push(&local, &f, object, &cpu))
+            us_local_pop(&local, &f, &object, &cpu);
+        us_flight_leave(&f);
+    }
+    return NULL;
+}
+
+/* Both sides go on: everything that other threads had counted or held is gone in the child. */
+static int works_again(void)
+{
+    struct us_flight f;
+    void *region, *object = (void *)(uintptr_t)node_base(0), *out;
+    int ok = 1;
+
+    us_gate_shut(machine, &f); /* nobody is left in flight */
+    us_gate_open(&f);
+    us_flight_enter(machine, &f);
+    for (unsigned cpu = 0; cpu < machine->ncpus; cpu++) {
+        ok &= us_local_close(&local, &f, cpu, false, &region);
+        us_local_open(&local, &f, cpu);
+    }
+    us_flight_leave(&f);
+    for (int i = 0; i < 1000; i++) /* not every try, for the CPU may change in between */
+        if (us_fast_push(&local, local.mode, object) && us_fast_pop(&local, local.mode, &out))
+            return ok;
+    return 0;
+}
+
+static void a_fork_among_threads_leaves_both_sides_at_work(void)
+{
+    struct us_local *all[] = {&local};
+    pthread_t thread[3];
+
+    atomic_store(&done, false);
+    make_local(&local, machine, machine->mode, US_REGION_RING, 0, 16, true);
+    for (unsigned i = 0; i < 3; i++)
+        REQUIRE(pthread_create(&thread[i], NULL, never_rests,
+                               (void *)(uintptr_t)(node_base(0) + 16 * i)) == 0);
+    for (int i = 0; i < 20; i++) {
+        struct us_flight f;
+        int status;
+        pid_t child;
+
+        us_gate_shut(machine, &f);
+        us_local_close_all(all, 1, machine);
+        child = fork();
+        if (child == 0) {
+            alarm(10);
+            us_gate_after_fork_child(machine);
+        }
+        us_local_open_all(all, 1, machine);
+        us_gate_open(&f);
+        if (child == 0)
+            _exit(works_again() ? 0 : 1);
+        REQUIRE(child > 0);
+        REQUIRE(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        usleep(1000);
+    }
+    atomic_store(&done, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(thread[i], NULL);
+    CHECK(works_again());
+    drop_local(&local);
+}
+
+int main(void)
+{
+    machine = machine_of(1, 1);
+    printf("%s\n", us_machine_mode_reason());
+    RUN(flights_are_counted_and_nest);
+    RUN(who_shuts_the_gate_is_alone);
+    RUN(who_shut_it_takes_locks_and_others_gates);
+    RUN(a_handler_inside_a_slow_path_only_tries);
+    RUN(a_handler_behind_a_shut_gate_gets_nothing);
+    RUN(a_handler_at_a_shut_gate_waits);
+    RUN(waiting_for_oneself_ends_with_a_message);
+    RUN(a_fork_among_threads_leaves_both_sides_at_work);
+    us_machine_destroy(machine);
+    return check_result();
+}

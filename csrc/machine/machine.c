@@ -10,13 +10,13 @@
 
 _Noreturn void us_fatal(const char *format, ...)
 {
+    char text[400];
     va_list list;
 
     va_start(list, format);
-    fputs("unislab: ", stderr);
-    vfprintf(stderr, format, list);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
+    fprintf(stderr, "unislab: %s\n", text);
     abort();
 }
 

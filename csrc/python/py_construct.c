@@ -71,8 +71,12 @@ static int construct(struct us_py_cache *cache, void *object)
     int result = view ? 0 : -1;
     if (view && callable)
         result = call_with_view(callable, view);
-    if (lent)
-        us_py_object_end_loan(lent);
+    if (lent && !us_py_object_end_loan(lent) && result == 0) {
+        PyErr_Format(PyExc_BufferError,
+                     "the constructor of cache %U kept a view of its object; copy what it needs",
+                     cache->name);
+        result = -1;
+    }
     Py_XDECREF(callable);
     Py_XDECREF(view);
     Py_XDECREF(lent);

@@ -29,9 +29,10 @@ PyObject *us_py_object_new(struct us_py_cache *cache, void *address, bool owned)
     return (PyObject *)self;
 }
 
-void us_py_object_end_loan(PyObject *object)
+bool us_py_object_end_loan(PyObject *object)
 {
     atomic_store(&((struct object *)object)->ownership, FREED);
+    return atomic_load(&((struct object *)object)->exports) == 0;
 }
 
 /* ---- buffer ---------------------------------------------------------------------------------- */

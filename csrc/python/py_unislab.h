@@ -168,7 +168,8 @@ void us_py_constructor(void *object, void *arg);
 /* Allocates as the callable may raise: object or NULL with an exception. Cache entered, GIL held. */
 void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node);
 PyObject *us_py_object_new(struct us_py_cache *cache, void *address, bool owned);
-void us_py_object_end_loan(PyObject *object); /* of one that is not owned: no new views */
+/* Of one that is not owned: no new views. False when there are some. */
+bool us_py_object_end_loan(PyObject *object);
 /* Frees an owned Object once. */
 PyObject *us_py_object_free(PyObject *object);
 PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

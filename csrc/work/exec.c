@@ -1,8 +1,9 @@
 /* exec.c - runners: threads, passes, clean-up, errors.
  *
- * The thread that asks for passes gives commands under the mutex and sleeps until all tasks have
+ * The thread that asks for passes gives a command under the mutex and sleeps until all tasks have
  * answered; it wakes every POLL_NS to ask its embedder whether to go on, and to look for deadlocks.
- * A pass has its own start: tasks meet after they have woken, so that their waking is not measured.
+ * Tasks meet at the start and at the end of each pass, and the last to come does what is to be done
+ * once, so that neither their waking nor any other task's lateness at the start is measured.
  * Whatever goes wrong raises `stop`; every task looks at it before each op. Between passes each
  * task frees what its own slots hold and its share of the shared slots.
  */
@@ -82,29 +83,43 @@ void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status stat
 
 /* ---- what a task does ------------------------------------------------------------------------------ */
 
-static void meet_at_start(struct us_task *t)
+/* Everyone is reset by the last to come, then all start together. */
+static void start_pass(struct us_runner *r)
 {
-    struct us_runner *r = t->runner;
-    unsigned tries = 0;
-
-    atomic_store(&r->pass_start_ns, us_clock_real()); /* the last one's stays */
-    atomic_fetch_add(&r->at_start, 1);
-    while (atomic_load_explicit(&r->at_start, memory_order_acquire) < r->ntasks)
-        if (++tries > (r->oversubscribed ? 1u : 10000u))
-            sched_yield();
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        atomic_store(&r->task[i].progress, 0);
+        atomic_store(&r->task[i].waits_at, 0);
+    }
+    atomic_store(&r->barrier_count, 0);
+    if (r->heap.kind == US_HEAP_ALLOCATOR && r->facts.span_ns)
+        r->clock_base = r->clock_shown = us_now(r->heap.allocator->machine);
+    atomic_store(&r->pass_start_ns, us_clock_real());
 }
 
-static void run_pass(struct us_task *t)
+static void end_pass(struct us_runner *r)
 {
-    memset(t->loop, 0, sizeof(*t->loop) * t->runner->facts.nloops[t->index]);
+    uint64_t start = UINT64_MAX, end = 0;
+
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
+        end = r->task[i].end_ns > end ? r->task[i].end_ns : end;
+    }
+    *r->ns++ = end - start;
+    r->passes_left = atomic_load(&r->stop) ? 0 : r->passes_left - 1;
+}
+
+static void run_program(struct us_task *t)
+{
+    const struct us_runner *r = t->runner;
+
+    memset(t->loop, 0, sizeof(*t->loop) * r->facts.nloops[t->index]);
     t->others_progress = 0;
-    meet_at_start(t);
     t->start_ns = us_clock_real();
-    if (t->runner->sampling)
+    if (r->sampling)
         interpret(t, US_HEAP_ALLOCATOR, true);
-    else if (t->runner->heap.kind == US_HEAP_ALLOCATOR)
+    else if (r->heap.kind == US_HEAP_ALLOCATOR)
         interpret(t, US_HEAP_ALLOCATOR, false);
-    else if (t->runner->heap.kind == US_HEAP_MALLOC)
+    else if (r->heap.kind == US_HEAP_MALLOC)
         interpret(t, US_HEAP_MALLOC, false);
     else
         interpret(t, US_HEAP_NULL, false);
@@ -137,6 +152,22 @@ static void clean_task(struct us_task *t)
             free_word(r, word);
 }
 
+/* Passes follow one another without the thread that asked for them: waking it costs more than many a
+ * pass takes. */
+static void run_passes(struct us_task *t)
+{
+    struct us_runner *r = t->runner;
+
+    for (;;) {
+        us_meet(r, &r->start, start_pass);
+        run_program(t);
+        us_meet(r, &r->end, end_pass);
+        if (r->passes_left == 0)
+            return;
+        clean_task(t);
+    }
+}
+
 static void obey(struct us_task *t, enum us_command command)
 {
 #ifdef US_MODEL
@@ -144,7 +175,7 @@ static void obey(struct us_task *t, enum us_command command)
         us_machine_on_cpu(t->runner->heap.allocator->machine, (int)t->cpu[0], NULL);
 #endif
     if (command == US_COMMAND_PASS)
-        run_pass(t);
+        run_passes(t);
     else if (command == US_COMMAND_CLEAN)
         clean_task(t);
 }
@@ -233,32 +264,6 @@ static void command(struct us_runner *r, enum us_command what)
 
 /* ---- passes ---------------------------------------------------------------------------------------- */
 
-static void begin_pass(struct us_runner *r)
-{
-    atomic_store(&r->stop, false);
-    atomic_store(&r->at_start, 0);
-    atomic_store(&r->barrier_count, 0);
-    r->failed = false;
-    for (unsigned i = 0; i < r->ntasks; i++) {
-        atomic_store(&r->task[i].progress, 0);
-        atomic_store(&r->task[i].waits_at, 0);
-    }
-    if (r->heap.kind == US_HEAP_ALLOCATOR && r->facts.span_ns)
-        r->clock_base = r->clock_shown = us_now(r->heap.allocator->machine);
-    r->dirty = true;
-}
-
-static uint64_t pass_ns(const struct us_runner *r)
-{
-    uint64_t start = UINT64_MAX, end = 0;
-
-    for (unsigned i = 0; i < r->ntasks; i++) {
-        start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
-        end = r->task[i].end_ns > end ? r->task[i].end_ns : end;
-    }
-    return end - start;
-}
-
 void us_runner_clean(struct us_runner *r)
 {
     if (!r->dirty)
@@ -344,21 +349,13 @@ static void release_clock(struct us_runner *r)
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error)
 {
-    uint64_t polled_ns = us_clock_real();
-
-    for (unsigned i = 0; i < n; i++) {
-        us_runner_clean(r);
-        begin_pass(r);
-        command(r, US_COMMAND_PASS);
-        ns[i] = pass_ns(r);
-        if (!r->failed && us_clock_real() - polled_ns > POLL_NS) {
-            polled_ns = us_clock_real();
-            if (polled(r))
-                stop_with(r, US_EBUSY, "stopped");
-        }
-        if (r->failed)
-            break;
-    }
+    us_runner_clean(r);
+    atomic_store(&r->stop, false);
+    r->failed = false;
+    r->dirty = true;
+    r->passes_left = n;
+    r->ns = ns;
+    command(r, US_COMMAND_PASS);
     release_clock(r);
     if (!r->failed)
         return US_OK;

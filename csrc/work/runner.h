@@ -44,6 +44,13 @@ struct us_task {
     pthread_t thread;
 };
 
+/* Where all tasks of a runner wait for one another; the last to come does something first. */
+struct us_meeting {
+    _Atomic unsigned here;
+    _Atomic uint32_t round;
+    struct us_event event;
+};
+
 enum us_command { US_COMMAND_NONE, US_COMMAND_PASS, US_COMMAND_CLEAN, US_COMMAND_EXIT };
 
 struct us_runner {
@@ -58,7 +65,7 @@ struct us_runner {
     bool oversubscribed;      /* more tasks than CPUs: spinning keeps the others from running */
 
     _Atomic bool stop US_ALIGNED(US_LINE); /* read before each op */
-    _Atomic unsigned at_start US_ALIGNED(US_LINE);
+    struct us_meeting start US_ALIGNED(US_LINE), end US_ALIGNED(US_LINE);
     _Atomic unsigned barrier_count US_ALIGNED(US_LINE);
     _Atomic uint32_t barrier_round;
     struct us_event barrier_event;
@@ -67,6 +74,8 @@ struct us_runner {
     _Atomic bool sample_busy;
     bool sampling;          /* this pass looks at the accounts now and then */
     struct us_account peak; /* owned by who holds sample_busy */
+    unsigned passes_left;   /* of the command; it and ns are written at the end of a pass */
+    uint64_t *ns;           /* where the next pass's time goes */
     uint64_t clock_base, clock_shown; /* policy's clock at the start of the pass; last set */
 
     pthread_mutex_t mutex; /* the rest */
@@ -86,7 +95,9 @@ void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status stat
                   const char *what);
 uint64_t us_task_at(const struct us_task *t, const struct us_op *op); /* number of an op */
 
-/* wait.c: each returns false when the run stops instead. */
+/* wait.c */
+void us_meet(struct us_runner *r, struct us_meeting *m, void (*last)(struct us_runner *r));
+/* Each returns false when the run stops instead. */
 bool us_wait_send(struct us_task *t, const struct us_op *op, uint64_t word);
 bool us_wait_recv(struct us_task *t, const struct us_op *op, uint64_t *word);
 bool us_wait_barrier(struct us_task *t, const struct us_op *op);

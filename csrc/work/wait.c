@@ -15,6 +15,7 @@
 
 enum {
     SPINS = 200,
+    MEET_SPINS = 5000,
     YIELDS = 50,
     NAP_NS = 50000,
     SLEEP_NS = 10000000,
@@ -165,6 +166,42 @@ bool us_wait_shared(struct us_task *t, const struct us_op *op, bool full, uint64
     return attempt(t, op, word) || wait_until(t, op, attempt, word, NULL);
 }
 
+/* ---- meetings of all tasks --------------------------------------------------------------------------- */
+
+static void await_round(struct us_runner *r, struct us_meeting *m, uint32_t round)
+{
+    unsigned tries = r->oversubscribed ? MEET_SPINS : 0;
+
+    while (atomic_load_explicit(&m->round, memory_order_acquire) == round) {
+        if (++tries < MEET_SPINS) {
+            relax();
+        } else if (tries < MEET_SPINS + YIELDS) {
+            sched_yield();
+        } else {
+            uint32_t turn = us_event_prepare(&m->event);
+
+            if (atomic_load(&m->round) == round)
+                us_event_sleep(&m->event, turn, SLEEP_NS);
+            else
+                us_event_cancel(&m->event);
+        }
+    }
+}
+
+void us_meet(struct us_runner *r, struct us_meeting *m, void (*last)(struct us_runner *r))
+{
+    uint32_t round = atomic_load_explicit(&m->round, memory_order_relaxed);
+
+    if (atomic_fetch_add(&m->here, 1) + 1 < r->ntasks) {
+        await_round(r, m, round);
+        return;
+    }
+    atomic_store_explicit(&m->here, 0, memory_order_relaxed);
+    last(r);
+    atomic_fetch_add(&m->round, 1);
+    us_event_notify(&m->event, INT32_MAX);
+}
+
 /* ---- progress and time --------------------------------------------------------------------------- */
 
 static bool try_progress(struct us_task *t, const struct us_op *op, uint64_t *word)
@@ -249,7 +286,7 @@ static bool would_go_on(struct us_runner *r, struct us_task *t, const struct us_
     default: {
         /* try_progress writes what belongs to the task; look by hand. */
         for (unsigned i = 0; i < r->ntasks; i++)
-            if (i != t->index && atomic_load(&r->task[i].progress) + r->options.window < op->arg)
+            if (i != t->index && atomic_load(&r->task[i].progress) < op->arg - r->options.window)
                 return false;
         return true;
     }

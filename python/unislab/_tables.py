@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,7 +16,7 @@ from unislab.comparison import Comparison
 from unislab.result import Result, duration
 from unislab.sizes import format_size
 
-__all__ = ["console", "show_comparison", "show_description", "show_frame", "show_pairs", "show_result"]
+__all__ = ["console", "show_comparison", "show_description", "show_frame", "show_pairs", "show_result", "show_tunables"]
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -157,6 +158,22 @@ def _busiest(caches: pd.DataFrame, n: int) -> Table:
     return _table(["cache", "allocs", "fast", "frees", "fast", "new slabs"], rows)
 
 
+def show_tunables(table: pd.DataFrame, out: Console) -> None:
+    """The tunables of a policy; what they do is wrapped to the terminal."""
+    heads = ["tunable", "default", "least", "most", "unit", ""]
+    rows = [
+        [
+            str(row["name"]),
+            *(_cell(row[k]) for k in ("default", "min", "max", "unit")),
+            ("(read only) " if row["readonly"] else "") + str(row["help"]),
+        ]
+        for row in table.to_dict("records")
+    ]
+    shown = _table(heads, rows)
+    shown.columns[-1].justify, shown.columns[-1].no_wrap = "left", False
+    out.print(shown)
+
+
 def show_pairs(heads: tuple[str, str], pairs: Mapping[str, str], out: Console) -> None:
     """Two columns of text."""
     out.print(_table(heads, pairs.items(), left=2))
@@ -191,8 +208,8 @@ def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) ->
 
 
 def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and pd.isna(value)):
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return ""
     if isinstance(value, float):
         return f"{value:,.3g}" if not value.is_integer() else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int | np.integer) else str(value)

@@ -23,25 +23,30 @@ _MICRO = ("pair", "batch", "producer_consumer")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit."""
-    warnings.showwarning = _show_warning
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command, turn what it raises into one line, and return the exit code."""
     try:
-        code = cli.main(args=arguments, prog_name="unislab", standalone_mode=False)
+        return cli.main(args=arguments, prog_name="unislab", standalone_mode=False) or 0
     except click.exceptions.Exit as done:
-        code = done.exit_code
+        return done.exit_code
     except click.ClickException as error:
         _complain(error.format_message().replace("\n", " "))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted")
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
         # Whoever read us has enough; keep the interpreter from complaining at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 0
     except (OSError, ValueError, MemoryError, RuntimeError) as error:
         _complain(" ".join(str(error).split()) or type(error).__name__)
-        sys.exit(1)
-    sys.exit(code or 0)
+        return 1
 
 
 def _complain(text: str) -> None:
@@ -422,8 +427,8 @@ def _explain(policy: str, title: str, as_json: bool) -> None:
         return
     out = _tables.console()
     out.print(f"{policy}: {title}", soft_wrap=True)
-    for frame in (tunables, counters):
-        _tables.show_frame(frame.set_index("name"), out)
+    _tables.show_tunables(tunables, out)
+    _tables.show_pairs(("counter", "what it counts"), dict(counters.to_numpy()), out)
 
 
 if __name__ == "__main__":

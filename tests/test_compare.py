@@ -1,0 +1,263 @@
+"""Comparisons: what the verdict says of which times, tables, pictures, turns, and mallocs in children."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unislab as us
+from unislab import _compare, baseline
+from unislab.comparison import Comparison, ratio_interval
+from unislab.result import Result, Seconds, median_interval
+
+pytestmark = pytest.mark.once
+
+COUNTERS = ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")
+COUNTERS += tuple(name.replace("alloc", "free") for name in COUNTERS)
+
+
+def result(policy: str, warm: float, caches: dict[str, Sequence[int]], peak: int = 1000) -> Result:
+    """A made result; caches give the eight counters in order."""
+    rows = [
+        (policy, cache, counter, value)
+        for cache, values in caches.items()
+        for counter, value in zip(COUNTERS, values, strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=["policy", "cache", "counter", "value"])
+    return Result(
+        workload="made",
+        policy=policy,
+        seconds=Seconds(2 * warm, warm, warm, warm),
+        counters={k: int(v) for k, v in frame.groupby("counter")["value"].sum().items()},
+        caches=frame,
+        memory={"reserved_peak": peak, "metadata": 10},
+        counts={"allocs": 1},
+        environment={},
+        harness=warm / 10,
+    )
+
+
+def made(times: dict[str, Sequence[float]], **results: Result) -> Comparison:
+    given = {name: results.get(name) or result(name, 1.0, {}) for name in times}
+    return Comparison("made", given, times)
+
+
+# ---- words -----------------------------------------------------------------------------------------
+
+
+def test_the_verdict_names_the_faster_and_by_how_much() -> None:
+    times = {"slow": [2.0] * 9, "quick": [1.0] * 9}
+    c = made(times, quick=result("quick", 1, {}, peak=1500), slow=result("slow", 2, {}, peak=1000))
+    assert c.policies == ["quick", "slow"]
+    assert c.verdict == (
+        "quick serves made 2.00 x as fast as slow (95 % interval 2.00 to 2.00), "
+        "with 1.50 x its peak of reserved memory."
+    )
+
+
+def test_an_interval_that_holds_one_is_no_difference() -> None:
+    times = {"a": [1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1], "b": [1.05, 1.0, 1.0, 1.0, 1.1, 0.9, 1.1]}
+    assert "no difference in time between" in made(times).verdict
+
+
+def test_all_others_are_set_against_the_fastest() -> None:
+    times = {"a": [1.0] * 5, "b": [2.0] * 5, "c": [4.0] * 5}
+    assert "c takes 4.00 x the time of a" in made(times).verdict
+
+
+def test_the_interval_of_a_ratio_follows_the_rounds_together() -> None:
+    disturbed = np.array([1.0, 1.0, 5.0, 5.0, 1.0, 5.0, 1.0, 1.0, 5.0])
+    ratio, low, high = ratio_interval((2 * disturbed).tolist(), disturbed.tolist())
+    assert (ratio, low, high) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(5, (1, 5)), (6, (1, 6)), (10, (2, 9)), (25, (8, 18))])
+def test_the_interval_of_a_median_is_that_of_the_textbook(n: int, expected: tuple[int, int]) -> None:
+    # Order statistics of the sign test at 95 %, as in any table of it.
+    assert median_interval(range(1, n + 1)) == expected
+
+
+def test_reasons_are_the_three_caches_that_left_the_stock_more_often() -> None:
+    first = result(
+        "first", 1, {"big": [90, 0, 10, 0] * 2, "small": [9, 1, 0, 0] * 2, "same": [5, 0, 5, 0] * 2}
+    )
+    second = result(
+        "second",
+        2,
+        {"big": [40, 0, 60, 0] * 2, "small": [10, 0, 0, 0] * 2, "same": [5, 5, 0, 0] * 2, "x": [0] * 8},
+    )
+    c = made({"first": [1.0] * 5, "second": [2.0] * 5}, first=first, second=second)
+    table = c.contributions().set_index("cache")
+    assert table["calls_saved"].to_dict() == {"big": 100, "small": -2, "same": 0}
+    assert len(c.reasons) == 2
+    assert c.reasons[0].startswith("big: fast are 90.0 % of allocations and 90.0 % of frees under first")
+    assert "100 calls left the CPU's stock less often under first" in c.reasons[0]
+    assert "2 calls left the CPU's stock less often under second" in c.reasons[1]
+
+
+# ---- tables and pictures ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real() -> Comparison:
+    return us.compare(
+        us.datasets.load("tcp_rr")[:20_000],
+        ["slub", "unified"],
+        baselines=["malloc"],
+        rounds=3,
+        min_time="10 ms",
+    )
+
+
+def test_the_summary_has_a_row_for_each_and_no_nan(real: Comparison) -> None:
+    summary = real.summary
+    assert sorted(summary.index) == ["malloc", "slub", "unified"]
+    assert summary.index[-1] == "malloc"
+    assert summary["ratio"].iloc[0] == 1.0
+    assert not any(isinstance(v, float) and np.isnan(v) for v in summary.to_numpy().ravel())
+    assert summary.loc["malloc", "alloc_fast_share"] is None
+    assert (summary["net_s"].astype(float) < summary["warm_s"].astype(float)).all()
+
+
+def test_the_long_table_holds_every_round(real: Comparison) -> None:
+    frame = real.to_frame()
+    rounds = frame[frame["quantity"].str.startswith("round ")]
+    assert rounds.groupby("policy").size().to_dict() == {"malloc": 3, "slub": 3, "unified": 3}
+    assert not frame["value"].isna().any()
+
+
+def test_pages_and_pictures_stand_alone(real: Comparison) -> None:
+    page = real._repr_html_()
+    assert real.verdict[:20] in page and "<table" in page
+    assert "http" not in page and "<script" not in page
+    axes = real.plot()
+    assert {label.get_text() for label in axes.get_yticklabels()} >= {"slub", "unified", "malloc"}
+    assert real.plot(axes) is axes
+    assert "\n" not in repr(real)
+
+
+def test_a_comparison_says_what_each_result_was_made_of(real: Comparison) -> None:
+    for name, part in real.results.items():
+        assert part.policy == name
+        assert part.seconds is not None and part.seconds.cold > 0
+        assert sum(len(chunk) for chunk in [part.repeats]) >= 4
+
+
+# ---- turns ---------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Takes part in turns and remembers when."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def passes(self, n: int) -> list[float]:
+        self.log.append(self.name)
+        return [0.001] * n
+
+    def close(self) -> None: ...
+
+
+def test_contestants_take_turns_and_the_first_changes() -> None:
+    log: list[str] = []
+    parts = [Counting(name, log) for name in "abc"]
+    taken = _compare._rounds(parts, 4, 0.002, paced=False, progress=False)
+    assert "".join(log[3:]) == "abc" "bca" "cab" "abc"
+    assert {name: len(chunks) for name, chunks in taken.items()} == {"a": 4, "b": 4, "c": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"policies": ["unifed"]}, "did you mean 'unified'"),
+        ({"policies": [], "baselines": []}, "nothing to compare"),
+        ({"baselines": ["malloc:foo"]}, "no baseline 'malloc:foo'"),
+        ({"rounds": 2}, "at least 3"),
+        ({"tunables": {"sulb": {"min_objects": 4}}}, "'sulb', which takes no part"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        us.compare(us.workloads.pair(), **options)
+    assert said in str(error.value)
+
+
+def test_tunables_go_to_their_policy_alone() -> None:
+    c = us.compare(
+        us.workloads.pair(times=50),
+        ["slub", "unified"],
+        tunables={"slub": {"min_objects": 8}},
+        rounds=3,
+        min_time="3 ms",
+    )
+    assert c.results["slub"].tunables == {"min_objects": 8}
+    assert c.results["unified"].tunables == {}
+
+
+def test_a_modelled_machine_gives_counters_and_no_times() -> None:
+    c = us.compare(us.workloads.pair(times=50), ["slub", "unified"], machine=us.Machine.grid(1, 1, 1))
+    assert not c.timed
+    assert "no times" in c.verdict
+    assert set(c.summary["ratio"]) == {None}
+    assert c.results["slub"].counters["alloc_fast"] > 0
+
+
+# ---- mallocs -------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_is_not_installed_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "find_library", lambda name: None)
+    c = us.compare(
+        us.workloads.pair(times=50), ["slub"], baselines=["malloc:jemalloc"], rounds=3, min_time="3 ms"
+    )
+    assert list(c.results) == ["slub"]
+    assert c.notes == ("malloc:jemalloc is not installed here (Debian: libjemalloc2); left out",)
+
+
+@pytest.mark.parametrize("name", baseline.BASELINES)
+def test_each_malloc_that_is_here_runs_the_same_workload(name: str) -> None:
+    made_workload = us.Workload("mixed")
+    aligned = made_workload.add_cache("aligned", 100, align=256)
+    huge = made_workload.add_cache("huge", 5_000_000, kmalloc=True)
+    made_workload.add_task(
+        us.ops.alloc(aligned, [0, 1]), us.ops.alloc(huge, 2, zero=True), us.ops.free([0, 2])
+    )
+    try:
+        child = baseline.BaselineContestant(made_workload, name, touch="all", pace=None)
+    except baseline.Missing as missing:
+        pytest.skip(str(missing))
+    try:
+        assert len(child.passes(3)) == 3
+        seconds, counters, _, memory = child.last_pass()
+    finally:
+        child.close()
+    assert seconds > 0 and counters == {} and set(memory) == {"resident"}
+
+
+def test_errors_of_a_child_are_those_of_the_workload() -> None:
+    stuck = us.Workload("stuck")
+    stuck.add_task(us.ops.recv(stuck.channel()))
+    child = baseline.BaselineContestant(stuck, "malloc", touch="none", pace=None)
+    try:
+        with pytest.raises(RuntimeError, match="malloc: deadlock"):
+            child.passes(1)
+    finally:
+        child.close()
+
+
+def test_a_child_that_dies_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "find_library", lambda name: "/no/such/library.so")
+    with pytest.raises(RuntimeError, match="was not preloaded"):
+        baseline.BaselineContestant(
+            us.workloads.pair(), "malloc:mimalloc", touch="none", pace=None
+        )
+
+
+def test_rows_of_the_summary_are_plain_json(real: Comparison) -> None:
+    json.dumps(real.summary.reset_index().to_dict("records"))

@@ -185,7 +185,10 @@ static void *task_thread(void *arg)
     struct us_task *t = arg;
     struct us_runner *r = t->runner;
     uint64_t seen = 0;
+    char name[16]; /* as top and gdb show it */
 
+    snprintf(name, sizeof(name), "us-task %u", t->index % 1000000u);
+    pthread_setname_np(pthread_self(), name);
     for (;;) {
         enum us_command command;
 

@@ -1,0 +1,242 @@
+"""The command line: what it prints, its exit codes, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import unislab as us
+from unislab import cli
+
+pytestmark = pytest.mark.once
+
+QUICK = ("--min-time", "5ms")
+
+
+class Done:
+    """What a command did."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Runs a command in this process."""
+
+    def call(*arguments: str) -> Done:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(arguments)
+        out, err = capsys.readouterr()
+        return Done(int(stopped.value.code or 0), out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trace as text."""
+    lines = ["# tracer: nop"]
+    for i in range(200):
+        cpu, at = i % 2, 5 + i / 1000
+        pointer = f"{0x1000 + i * 64:#x}"
+        lines.append(
+            f" bash-12 [00{cpu}] d..1. {at:.6f}: kmem_cache_alloc: ptr={pointer} name=inode "
+            "bytes_req=600 bytes_alloc=640 gfp_flags=GFP_KERNEL node=-1 accounted=false"
+        )
+        if i % 4:
+            lines.append(f" bash-12 [00{cpu}] d..1. {at:.6f}: kmem_cache_free: ptr={pointer} name=inode")
+    path = tmp_path_factory.mktemp("traces") / "small.trace"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_demo_says_who_wins_by_how_much_and_why(run) -> None:
+    done = run("compare", "tcp_rr", "--policies", "unified,slub", "--rounds", "5", *QUICK)
+    assert done.code == 0
+    assert re.search(r"(\w+ serves tcp_rr [\d.]+ x as fast as \w+|no difference in time)", done.out)
+    assert "95 % interval" in done.out and "reserved" in done.out
+    assert "Why:" in done.out and "skbuff" in done.out
+    assert 10 <= done.out.count("\n") <= 30
+
+
+def test_compare_reads_files_plain_and_packed(run, trace_file: Path) -> None:
+    packed = trace_file.with_suffix(".xz")
+    packed.write_bytes(lzma.compress(trace_file.read_bytes()))
+    for path in (trace_file, packed):
+        done = run("compare", str(path), "--policies", "slub", "--rounds", "3", *QUICK)
+        assert done.code == 0, done.err
+        assert "slub serves small in" in done.out
+
+
+def test_compare_as_json(run, trace_file: Path) -> None:
+    done = run("compare", str(trace_file), "--json", "--rounds", "3", *QUICK)
+    told = json.loads(done.out)
+    assert {row["policy"] for row in told["summary"]} == set(us.policies())
+    for policy in us.policies():
+        assert told["results"][policy]["counts"]["allocs"] == 200
+    assert told["verdict"] and done.err == ""
+
+
+def test_compare_draws(run, trace_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "out.png"
+    done = run("compare", str(trace_file), "--plot", str(picture), "--rounds", "3", *QUICK)
+    assert done.code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_run_prints_times_counters_and_memory(run) -> None:
+    done = run("run", "batch", "--policy", "slub", "--set", "min_objects=8", *QUICK)
+    assert done.code == 0
+    assert "alloc_fast" in done.out and "reserved_peak" in done.out
+    told = json.loads(run("run", "batch", "--policy", "slub", "--json", *QUICK).out)
+    made = sum(v for k, v in told["counters"].items() if k.startswith("alloc_"))
+    assert made == told["counts"]["allocs"] == 64 * 200
+
+
+def test_trace_describe(run, trace_file: Path) -> None:
+    done = run("trace", "describe", str(trace_file))
+    assert done.code == 0
+    assert "inode" in done.out and "allocs 200" in done.out
+    told = json.loads(run("trace", "describe", str(trace_file), "--json").out)
+    assert told["counts"]["live_at_end"] == 50
+    assert told["caches"][0]["allocs"] == 200
+
+
+def test_trace_list_names_what_compare_takes(run) -> None:
+    assert run("trace", "list").out.split() == us.datasets.names()
+
+
+def test_slabinfo_is_that_of_the_kernel_in_form(run) -> None:
+    done = run("slabinfo", "fork", "--policy", "slub")
+    assert done.code == 0
+    assert done.out.startswith("slabinfo - version: 2.1\n# name ")
+    line = re.search(r"^task_struct +(\d+) +(\d+) +(\d+) ", done.out, re.MULTILINE)
+    assert line is not None
+    # The trace leaves as many live as it allocates and does not free.
+    row = us.datasets.load("fork").describe().loc["task_struct"]
+    assert int(line[1]) == row["allocs"] - row["frees"] - row["implied_frees"]
+
+
+def test_policies_lists_all_and_explains_one(run) -> None:
+    listed = run("policies").out
+    assert all(name in listed for name in us.policies())
+    told = json.loads(run("policies", "--explain", "slub", "--json").out)
+    assert {"min_objects", "max_order"} <= {row["name"] for row in told["tunables"]}
+    assert "alloc_fast" in {row["name"] for row in told["counters"]}
+    assert "min_objects" in run("policies", "--explain", "slub").out
+
+
+def test_version(run) -> None:
+    assert run("--version").out == f"unislab {us.__version__}\n"
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("compare", "tcp_r"), "did you mean tcp_rr?"),
+        (("compare", "no/such/file"), "no file 'no/such/file'"),
+        (("compare", "tcp_rr", "--policies", "slob"), "did you mean slub?"),
+        (("compare", "tcp_rr", "--baselines", "malloc:foo"), "no baseline 'malloc:foo'"),
+        (("compare", "tcp_rr", "--touch", "some"), "'some' is not one of"),
+        (("compare", "tcp_rr", "--min-time", "soon"), "'soon' is no time"),
+        (("compare", "tcp_rr", "--rounds", "1"), "1 is not in the range"),
+        (("compare",), "Missing argument"),
+        (("run", "tcp_rr", "--policy", "slub,unified"), "takes one policy"),
+        (("run", "tcp_rr", "--set", "min_objects"), "expected NAME=VALUE"),
+        (("policies", "--explain", "slob"), "no policy 'slob'"),
+        (("trace", "describe", "pair"), "micro-benchmark, expected a trace"),
+        (("frobnicate",), "No such command"),
+        (("--no-such-option",), "No such option"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(
+    run, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run(*arguments)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("unislab: ") and said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_file_that_is_no_trace_is_one_line_and_code_1(run, tmp_path: Path) -> None:
+    wrong = tmp_path / "notes.txt"
+    wrong.write_text("milk\neggs\n")
+    done = run("compare", str(wrong))
+    assert done.code == 1
+    assert f"unislab: {wrong}, line 1" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_lenient_skips_and_says_how_many(run, trace_file: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.trace"
+    mixed.write_text(trace_file.read_text() + "milk\neggs\n")
+    assert run("trace", "describe", str(mixed)).code == 1
+    done = run("trace", "describe", str(mixed), "--lenient")
+    assert done.code == 0
+    assert "2 lines that are no events were skipped" in done.err
+
+
+def test_what_a_policy_refuses_is_one_line_and_code_1(run) -> None:
+    done = run("run", "pair", "--set", "no_such_tunable=1", *QUICK)
+    assert done.code == 1
+    assert "no_such_tunable" in done.err and done.err.count("\n") == 1
+    done = run("run", "files", "--memory", "1MiB", *QUICK)
+    assert done.code == 1
+    assert "task " in done.err and done.err.count("\n") == 1
+
+
+# ---- as a process --------------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "unislab.cli", *arguments]
+
+
+def test_standard_input_is_a_trace_too(trace_file: Path) -> None:
+    with trace_file.open("rb") as file:
+        done = subprocess.run(
+            command("trace", "describe", "-"), stdin=file, capture_output=True, text=True
+        )
+    assert done.returncode == 0 and "inode" in done.stdout
+
+
+def test_ctrl_c_ends_a_long_run_with_one_line() -> None:
+    child = subprocess.Popen(
+        command("run", "pair", "--min-time", "1000s"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(600):
+        names = [t.read_text() for t in Path(f"/proc/{child.pid}/task").glob("*/comm")]
+        if "us-task 0\n" in names:
+            break
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert out == "" and err.strip() == "unislab: interrupted"  # click ends the line of ^C
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    with subprocess.Popen(
+        command("slabinfo", "fork"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        err = child.stderr.read()
+        child.wait(timeout=60)
+    assert "Traceback" not in err and "BrokenPipe" not in err

@@ -1,0 +1,79 @@
+"""Real kernel traces end to end: what the trace holds is what the policies counted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+from rules.books import balance_all
+from rules.names import ALLOCS, FREES
+
+import unislab as us
+
+NAMES = ["hackbench", "tcp_rr", "fork", "files", "bursts"]
+
+
+@functools.cache
+def trace_of(name: str) -> us.Trace:
+    """Each trace is read once."""
+    return us.datasets.load(name)
+
+
+def test_the_shipped_traces_are_these() -> None:
+    assert sorted(us.datasets.names()) == sorted(NAMES)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_of_a_trace_add_up(name: str) -> None:
+    counts = trace_of(name).counts
+    assert counts["allocs"] > 10_000
+    assert counts["events"] == counts["allocs"] + counts["allocs_failed"] + counts["frees"]
+    assert counts["frees"] == (
+        counts["frees_matched"] + counts["frees_unknown"] + counts["frees_null"]
+    )
+    # An object ends by its free or by the next allocation of its address, or it is live at the end.
+    assert counts["allocs"] == (
+        counts["frees_matched"] + counts["implied_frees"] + counts["live_at_end"]
+    )
+    assert 0 < counts["remote_frees"] <= counts["frees_matched"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counters_of_a_run_are_the_traces_counts(
+    make: Callable[..., us.Allocator], policy: str, name: str
+) -> None:
+    trace = trace_of(name)
+    alloc = make(policy, address_range="16 GiB")
+    result = us.run(trace, policy=policy, allocator=alloc, min_time=0)
+    counters, counts = result.counters, trace.counts
+    assert sum(counters[c] for c in ALLOCS) == counts["allocs"]
+    assert sum(counters[c] for c in FREES) == counts["frees_matched"] + counts["implied_frees"]
+    # Objects that the trace leaves live were freed between passes.
+    assert balance_all(alloc) == 0
+    memory = result.memory
+    assert memory["reserved_peak"] >= memory["reserved"]
+    alloc.shrink()
+    assert alloc.account()["reserved"] == 0
+
+
+@pytest.mark.parametrize("touch", ["first", "all", "none"])
+@pytest.mark.parametrize("debug", ["F"])
+def test_a_part_of_a_trace_under_debug(policy: str, touch: str, debug: str) -> None:
+    part = trace_of("tcp_rr")[5000:9000]
+    result = us.run(part, policy=policy, debug=debug, touch=touch, min_time=0)
+    counts = part.counts
+    assert sum(result.counters[c] for c in ALLOCS) == counts["allocs"]
+    assert sum(result.counters[c] for c in FREES) == (
+        counts["frees_matched"] + counts["implied_frees"]
+    )
+
+
+def test_one_cpu_replays_what_two_recorded(policy: str) -> None:
+    """CPUs that this machine (here: topology) lacks fold modulo its CPUs; the sums stay."""
+    part = trace_of("hackbench")[:6000]
+    result = us.run(part, policy=policy, min_time=0)
+    again = us.run(part, policy=policy, min_time=0)
+    for one in (result, again):
+        assert sum(one.counters[c] for c in ALLOCS) == part.counts["allocs"]

@@ -53,7 +53,9 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "bytes_req=600 bytes_alloc=640 gfp_flags=GFP_KERNEL node=-1 accounted=false"
         )
         if i % 4:
-            lines.append(f" bash-12 [00{cpu}] d..1. {at:.6f}: kmem_cache_free: ptr={pointer} name=inode")
+            lines.append(
+                f" bash-12 [00{cpu}] d..1. {at:.6f}: kmem_cache_free: ptr={pointer} name=inode"
+            )
     path = tmp_path_factory.mktemp("traces") / "small.trace"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -139,7 +141,7 @@ def test_version(run) -> None:
     assert run("--version").out == f"unislab {us.__version__}\n"
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------
+# ---- what goes wrong ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_what_a_policy_refuses_is_one_line_and_code_1(run) -> None:
     assert "task " in done.err and done.err.count("\n") == 1
 
 
-# ---- as a process --------------------------------------------------------------------------------------
+# ---- as a process ---------------------------------------------------------------------------
 
 
 def command(*arguments: str) -> list[str]:

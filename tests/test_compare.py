@@ -1,4 +1,4 @@
-"""Comparisons: what the verdict says of which times, tables, pictures, turns, and mallocs in children."""
+"""Comparisons: verdicts of which times, tables, pictures, turns, mallocs in children."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def made(times: dict[str, Sequence[float]], **results: Result) -> Comparison:
     return Comparison("made", given, times)
 
 
-# ---- words -----------------------------------------------------------------------------------------
+# ---- words ----------------------------------------------------------------------------------
 
 
 def test_the_verdict_names_the_faster_and_by_how_much() -> None:
@@ -77,7 +77,9 @@ def test_the_interval_of_a_ratio_follows_the_rounds_together() -> None:
 
 
 @pytest.mark.parametrize(("n", "expected"), [(5, (1, 5)), (6, (1, 6)), (10, (2, 9)), (25, (8, 18))])
-def test_the_interval_of_a_median_is_that_of_the_textbook(n: int, expected: tuple[int, int]) -> None:
+def test_the_interval_of_a_median_is_that_of_the_textbook(
+    n: int, expected: tuple[int, int]
+) -> None:
     # Order statistics of the sign test at 95 %, as in any table of it.
     assert median_interval(range(1, n + 1)) == expected
 
@@ -89,18 +91,25 @@ def test_reasons_are_the_three_caches_that_left_the_stock_more_often() -> None:
     second = result(
         "second",
         2,
-        {"big": [40, 0, 60, 0] * 2, "small": [10, 0, 0, 0] * 2, "same": [5, 5, 0, 0] * 2, "x": [0] * 8},
+        {
+            "big": [40, 0, 60, 0] * 2,
+            "small": [10, 0, 0, 0] * 2,
+            "same": [5, 5, 0, 0] * 2,
+            "x": [0] * 8,
+        },
     )
     c = made({"first": [1.0] * 5, "second": [2.0] * 5}, first=first, second=second)
     table = c.contributions().set_index("cache")
     assert table["calls_saved"].to_dict() == {"big": 100, "small": -2, "same": 0}
     assert len(c.reasons) == 2
-    assert c.reasons[0].startswith("big: fast are 90.0 % of allocations and 90.0 % of frees under first")
+    assert c.reasons[0].startswith(
+        "big: fast are 90.0 % of allocations and 90.0 % of frees under first"
+    )
     assert "100 calls left the CPU's stock less often under first" in c.reasons[0]
     assert "2 calls left the CPU's stock less often under second" in c.reasons[1]
 
 
-# ---- tables and pictures ---------------------------------------------------------------------------
+# ---- tables and pictures --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +157,7 @@ def test_a_comparison_says_what_each_result_was_made_of(real: Comparison) -> Non
         assert sum(len(chunk) for chunk in [part.repeats]) >= 4
 
 
-# ---- turns ---------------------------------------------------------------------------------------------
+# ---- turns ----------------------------------------------------------------------------------
 
 
 class Counting:
@@ -168,7 +177,7 @@ def test_contestants_take_turns_and_the_first_changes() -> None:
     log: list[str] = []
     parts = [Counting(name, log) for name in "abc"]
     taken = _compare._rounds(parts, 4, 0.002, paced=False, progress=False)
-    assert "".join(log[3:]) == "abc" "bca" "cab" "abc"
+    assert "".join(log[3:]) == "abcbcacababc"
     assert {name: len(chunks) for name, chunks in taken.items()} == {"a": 4, "b": 4, "c": 4}
 
 
@@ -201,20 +210,26 @@ def test_tunables_go_to_their_policy_alone() -> None:
 
 
 def test_a_modelled_machine_gives_counters_and_no_times() -> None:
-    c = us.compare(us.workloads.pair(times=50), ["slub", "unified"], machine=us.Machine.grid(1, 1, 1))
+    c = us.compare(
+        us.workloads.pair(times=50), ["slub", "unified"], machine=us.Machine.grid(1, 1, 1)
+    )
     assert not c.timed
     assert "no times" in c.verdict
     assert set(c.summary["ratio"]) == {None}
     assert c.results["slub"].counters["alloc_fast"] > 0
 
 
-# ---- mallocs -------------------------------------------------------------------------------------------
+# ---- mallocs --------------------------------------------------------------------------------
 
 
 def test_a_library_that_is_not_installed_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "find_library", lambda name: None)
     c = us.compare(
-        us.workloads.pair(times=50), ["slub"], baselines=["malloc:jemalloc"], rounds=3, min_time="3 ms"
+        us.workloads.pair(times=50),
+        ["slub"],
+        baselines=["malloc:jemalloc"],
+        rounds=3,
+        min_time="3 ms",
     )
     assert list(c.results) == ["slub"]
     assert c.notes == ("malloc:jemalloc is not installed here (Debian: libjemalloc2); left out",)
@@ -254,9 +269,7 @@ def test_errors_of_a_child_are_those_of_the_workload() -> None:
 def test_a_child_that_dies_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "find_library", lambda name: "/no/such/library.so")
     with pytest.raises(RuntimeError, match="was not preloaded"):
-        baseline.BaselineContestant(
-            us.workloads.pair(), "malloc:mimalloc", touch="none", pace=None
-        )
+        baseline.BaselineContestant(us.workloads.pair(), "malloc:mimalloc", touch="none", pace=None)
 
 
 def test_rows_of_the_summary_are_plain_json(real: Comparison) -> None:

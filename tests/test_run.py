@@ -1,4 +1,4 @@
-"""Runs: counters and accounts that add up, failures and stops that leave nothing behind, the model."""
+"""Runs: counters and accounts that add up, failures and stops that leave nothing, the model."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ def alloc(policy: str) -> Iterator[us.Allocator]:
         assert made.validate().ok
 
 
-# ---- what is counted -------------------------------------------------------------------------------
+# ---- what is counted ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", us.datasets.names())
 @pytest.mark.parametrize("implied", ["before", "spread"])
-def test_counters_are_those_of_one_pass_of_the_trace(
-    name: str, implied: str, policy: str
-) -> None:
+def test_counters_are_those_of_one_pass_of_the_trace(name: str, implied: str, policy: str) -> None:
     trace = us.datasets.load(name)
     result = us.run(trace, policy, implied=implied, min_time=SHORT)
     assert total(result.counters, ALLOCS) == trace.counts["allocs"] == result.counts["allocs"]
@@ -99,7 +97,9 @@ def test_tunables_reach_every_cache() -> None:
     with pytest.raises(ValueError, match="min_object"):
         us.run(us.workloads.pair(), "slub", min_object=3, min_time=SHORT)
     many = us.run(us.workloads.batch(64, 64), "unified", min_time=SHORT, cpu_queue_size=200)
-    few = us.run(us.workloads.batch(64, 64), "unified", min_time=SHORT, cpu_queue_size=8, batch_size=4)
+    few = us.run(
+        us.workloads.batch(64, 64), "unified", min_time=SHORT, cpu_queue_size=8, batch_size=4
+    )
     assert few.counters["alloc_fast"] < many.counters["alloc_fast"] == 64 * 200
 
 
@@ -119,7 +119,7 @@ def test_a_paced_run_keeps_the_gaps_of_the_trace() -> None:
     assert result.seconds.warm >= trace.duration - 1e-3
 
 
-# ---- an allocator of the caller's ----------------------------------------------------------------------
+# ---- an allocator of the caller's -----------------------------------------------------------
 
 
 def test_an_allocator_can_be_watched_meanwhile(alloc: us.Allocator) -> None:
@@ -162,7 +162,7 @@ def test_constructors_in_python_are_refused(alloc: us.Allocator) -> None:
         us.run(us.workloads.pair(256), allocator=alloc)
 
 
-# ---- failures ------------------------------------------------------------------------------------------
+# ---- failures -------------------------------------------------------------------------------
 
 
 def hoarder(objects: int) -> us.Workload:
@@ -254,7 +254,7 @@ def test_what_is_no_workload_is_refused() -> None:
         us.run("tcp_rr")  # type: ignore[arg-type]
 
 
-# ---- the model -----------------------------------------------------------------------------------------
+# ---- the model ------------------------------------------------------------------------------
 
 
 def one_cpu() -> us.Workload:
@@ -263,7 +263,9 @@ def one_cpu() -> us.Workload:
     small, large = made.add_cache("small", 40), made.add_cache("large", 1500, align=64)
     general = made.add_cache("general", 300, kmalloc=True)
     made.add_task(
-        ops.repeat(3, ops.alloc(small, range(500)), ops.free(range(0, 500, 2)), ops.free(range(1, 500, 2))),
+        ops.repeat(
+            3, ops.alloc(small, range(500)), ops.free(range(0, 500, 2)), ops.free(range(1, 500, 2))
+        ),
         ops.alloc(large, range(100)),
         ops.repeat(20, ops.alloc(general, range(200, 260), zero=True), ops.free(range(200, 260))),
         ops.free(range(99, -1, -1)),

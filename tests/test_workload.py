@@ -56,10 +56,10 @@ def made_trace(rows: list[tuple[int, int, str, int]], **columns: object) -> us.T
 )
 def test_a_wrong_program_is_refused_with_task_op_and_value(bad: ops.Ops, said: str) -> None:
     made = workload(ops.work(1), bad)
-    with pytest.raises(ValueError, match="^task 1") as error:
+    with pytest.raises(ValueError, match=r"^task 1") as error:
         made.check()
     assert said in str(error.value)
-    with pytest.raises(ValueError, match="^task 1"):
+    with pytest.raises(ValueError, match=r"^task 1"):
         us.run(made)
 
 
@@ -114,7 +114,7 @@ def test_counts_multiply_loops_within_loops() -> None:
     assert dict(made.counts) == {"allocs": 10 * (3 + 1) + 1, "frees": 10 * (3 + 1)}
 
 
-# ---- traces ----------------------------------------------------------------------------------------
+# ---- traces ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", us.datasets.names())
@@ -196,7 +196,7 @@ def test_unknown_options_of_a_replay_are_refused(option: dict[str, str]) -> None
         us.Workload.from_trace(us.datasets.load("tcp_rr"), **option)
 
 
-# ---- files and CPUs --------------------------------------------------------------------------------
+# ---- files and CPUs -------------------------------------------------------------------------
 
 
 def test_a_saved_workload_is_the_same(tmp_path: Path) -> None:

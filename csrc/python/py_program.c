@@ -24,8 +24,10 @@ static bool parse_caches(struct us_py_program *p)
     for (Py_ssize_t i = 0; i < n; i++) {
         unsigned long long size, align;
 
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(p->keep[0], i), "zKK;caches: (name, size, "
-                              "align)", &p->cache[i].name, &size, &align))
+        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(p->keep[0], i),
+                              "zKK;caches: (name, size, "
+                              "align)",
+                              &p->cache[i].name, &size, &align))
             return false;
         p->cache[i].size = size;
         p->cache[i].align = align;
@@ -136,7 +138,8 @@ void us_py_program_release(struct us_py_program *p)
         Py_XDECREF(p->keep[i]);
 }
 
-/* ---- module functions ---------------------------------------------------------------------------- */
+/* ---- module functions
+ * ---------------------------------------------------------------------------- */
 
 static PyObject *check_program(PyObject *module, PyObject *args)
 {
@@ -151,9 +154,9 @@ static PyObject *check_program(PyObject *module, PyObject *args)
         if (us_program_check(&p.c, &facts, &error) != US_OK) {
             us_py_raise(PyModule_GetState(module), &error, NULL);
         } else {
-            result = Py_BuildValue("{s:K,s:K,s:I,s:K}", "allocs", facts.nallocs, "frees",
-                                   facts.nfrees, "shared_slots", facts.nshared, "span_ns",
-                                   facts.span_ns);
+            result =
+                Py_BuildValue("{s:K,s:K,s:I,s:K}", "allocs", facts.nallocs, "frees", facts.nfrees,
+                              "shared_slots", facts.nshared, "span_ns", facts.span_ns);
             us_program_facts_release(&facts);
         }
     }
@@ -180,8 +183,8 @@ static PyObject *as_list(const struct us_ops *ops, uint32_t ntasks)
 
 static PyObject *compile_events(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"events", "ntasks", "nobjects", "window", "clock_ns", "clock_of_each",
-                            NULL};
+    static char *names[] = {"events",   "ntasks",        "nobjects", "window",
+                            "clock_ns", "clock_of_each", NULL};
     struct us_events_options o = {0};
     struct us_error error = {0};
     unsigned long long window, clock_ns;

@@ -1,9 +1,9 @@
 /* py_run.c - type Runner: an op program on its threads, one pass after the other.
  *
  * The GIL is dropped for a pass and taken every few milliseconds to see whether a signal handler
- * raised. The allocator and the caches in use are pinned for as long as a call lasts, so they cannot
- * be closed or destroyed under it; between calls they can, and the next call says so. A Runner is
- * for one thread at a time.
+ * raised. The allocator and the caches in use are pinned for as long as a call lasts, so they
+ * cannot be closed or destroyed under it; between calls they can, and the next call says so. A
+ * Runner is for one thread at a time.
  */
 #include "python/py_run.h"
 
@@ -12,8 +12,7 @@
 extern PyMethodDef us_py_program_functions[];
 
 typedef struct {
-    PyObject_HEAD
-    struct us_runner *runner;
+    PyObject_HEAD struct us_runner *runner;
     struct us_py_state *state;
     struct us_py_allocator *allocator; /* NULL: another heap */
     PyObject *caches;                  /* tuple of Cache handles in use */
@@ -105,7 +104,8 @@ static bool signal_raised(void *context)
     return raised;
 }
 
-/* ---- making and ending ----------------------------------------------------------------------------- */
+/* ---- making and ending
+ * ----------------------------------------------------------------------------- */
 
 static bool one_of(const char *what, const char *value, const char *const *names, int *out)
 {
@@ -251,7 +251,8 @@ static void runner_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* ---- methods ----------------------------------------------------------------------------------- */
+/* ---- methods -----------------------------------------------------------------------------------
+ */
 
 static bool is_open(const runner_object *self)
 {
@@ -428,7 +429,8 @@ static PyType_Spec runner_spec = {
     .slots = runner_slots,
 };
 
-/* ---- registration ---------------------------------------------------------------------------------- */
+/* ---- registration
+ * ---------------------------------------------------------------------------------- */
 
 static int add_numbers(PyObject *module, const char *name, PyObject *dict)
 {
@@ -446,12 +448,12 @@ int us_py_run_register(PyObject *module)
     Py_XDECREF(type);
     if (failed || PyModule_AddFunctions(module, us_py_program_functions) < 0)
         return -1;
-#define US_ROW(id, name, help) #id, (int)US_OP_##id,
+#define US_ROW(id, name, help)    #id, (int)US_OP_##id,
 #define US_FORMAT(id, name, help) "si"
     failed = add_numbers(module, "OPS", Py_BuildValue("{" US_OPS(US_FORMAT) "}", US_OPS(US_ROW) 0));
 #undef US_ROW
 #undef US_FORMAT
-#define US_ROW(id, value, help) #id, (int)US_OPF_##id,
+#define US_ROW(id, value, help)    #id, (int)US_OPF_##id,
 #define US_FORMAT(id, value, help) "si"
     if (!failed)
         failed = add_numbers(module, "OP_FLAGS",

@@ -43,7 +43,8 @@ bool us_channel_is_empty(const struct us_channel *c);
 
 /* Call after the change is visible. */
 void us_event_notify(struct us_event *e, unsigned n);
-/* Announces a sleeper and returns what to pass to us_event_sleep; check the condition in between. */
+/* Announces a sleeper and returns what to pass to us_event_sleep; check the condition in between.
+ */
 uint32_t us_event_prepare(struct us_event *e);
 void us_event_sleep(struct us_event *e, uint32_t turn, uint64_t ns); /* at most ns */
 void us_event_cancel(struct us_event *e);

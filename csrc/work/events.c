@@ -125,8 +125,7 @@ static bool tell_time(struct compiler *c, const struct us_event_in *e)
     if (c->o->clock_ns == 0 || e->time_ns < *next)
         return true;
     *next = e->time_ns + (int64_t)c->o->clock_ns;
-    return emit(&c->ops[e->task],
-                (struct us_op){.op = US_OP_CLOCK, .arg = (uint64_t)e->time_ns});
+    return emit(&c->ops[e->task], (struct us_op){.op = US_OP_CLOCK, .arg = (uint64_t)e->time_ns});
 }
 
 static bool translate(struct compiler *c, const struct us_event_in *e, size_t now)

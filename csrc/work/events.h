@@ -5,9 +5,9 @@
  * other gets a shared slot, the one emptied longest ago first and not before two windows have
  * passed, so that the wait for its emptying practically never happens.
  *
- * PROGRESS ops keep the tasks within one window of events of one another. Every op of event g stands
- * behind a PROGRESS of at least g - US_PROGRESS_EVERY, and everything a task waits for is an earlier
- * event, hence the task with the earliest next event never waits. CLOCK ops tell the time.
+ * PROGRESS ops keep the tasks within one window of events of one another. Every op of event g
+ * stands behind a PROGRESS of at least g - US_PROGRESS_EVERY, and everything a task waits for is an
+ * earlier event, hence the task with the earliest next event never waits. CLOCK ops tell the time.
  */
 #ifndef US_WORK_EVENTS_H
 #define US_WORK_EVENTS_H
@@ -21,8 +21,8 @@ struct us_event_in {
     uint32_t object; /* dense numbers; FREE names that of the ALLOC before it */
     uint16_t task;
     uint16_t cache;
-    int16_t node; /* -1 = any */
-    uint8_t op;   /* US_OP_ALLOC or US_OP_FREE */
+    int16_t node;  /* -1 = any */
+    uint8_t op;    /* US_OP_ALLOC or US_OP_FREE */
     uint8_t flags; /* of the op */
     uint32_t pad;
 };
@@ -31,8 +31,8 @@ _Static_assert(sizeof(struct us_event_in) == 24, "laid out as Python's EVENT_DTY
 struct us_events_options {
     uint32_t ntasks, nobjects;
     uint64_t window;
-    uint64_t clock_ns;      /* a CLOCK op whenever that much time has passed; 0 = none */
-    bool clock_of_each;     /* for each task by itself (paced), else once for all */
+    uint64_t clock_ns;  /* a CLOCK op whenever that much time has passed; 0 = none */
+    bool clock_of_each; /* for each task by itself (paced), else once for all */
 };
 
 struct us_ops {
@@ -40,7 +40,8 @@ struct us_ops {
     size_t n, room;
 };
 
-/* ops: [ntasks], zeroed; each op array is malloc'ed. The arrays are to be released after errors too. */
+/* ops: [ntasks], zeroed; each op array is malloc'ed. The arrays are to be released after errors
+ * too. */
 enum us_status us_events_compile(const struct us_event_in *events, size_t n,
                                  const struct us_events_options *o, struct us_ops *ops,
                                  struct us_error *error);

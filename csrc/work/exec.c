@@ -34,7 +34,8 @@ uint64_t us_task_at(const struct us_task *t, const struct us_op *op)
     return (uint64_t)(op - t->ops);
 }
 
-/* ---- errors of a pass ---------------------------------------------------------------------------- */
+/* ---- errors of a pass
+ * ---------------------------------------------------------------------------- */
 
 static const char *op_name(const struct us_op *op)
 {
@@ -81,7 +82,8 @@ void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status stat
     atomic_store(&r->stop, true);
 }
 
-/* ---- what a task does ------------------------------------------------------------------------------ */
+/* ---- what a task does
+ * ------------------------------------------------------------------------------ */
 
 /* Everyone is reset by the last to come, then all start together. */
 static void start_pass(struct us_runner *r)
@@ -152,8 +154,8 @@ static void clean_task(struct us_task *t)
             free_word(r, word);
 }
 
-/* Passes follow one another without the thread that asked for them: waking it costs more than many a
- * pass takes. */
+/* Passes follow one another without the thread that asked for them: waking it costs more than many
+ * a pass takes. */
 static void run_passes(struct us_task *t)
 {
     struct us_runner *r = t->runner;
@@ -208,7 +210,8 @@ static void *task_thread(void *arg)
     }
 }
 
-/* ---- commands ------------------------------------------------------------------------------------ */
+/* ---- commands
+ * ------------------------------------------------------------------------------------ */
 
 static bool polled(struct us_runner *r)
 {
@@ -265,7 +268,8 @@ static void command(struct us_runner *r, enum us_command what)
     pthread_mutex_unlock(&r->mutex);
 }
 
-/* ---- passes ---------------------------------------------------------------------------------------- */
+/* ---- passes
+ * ---------------------------------------------------------------------------------------- */
 
 void us_runner_clean(struct us_runner *r)
 {
@@ -275,7 +279,8 @@ void us_runner_clean(struct us_runner *r)
     r->dirty = false;
 }
 
-/* ---- peaks of accounts ------------------------------------------------------------------------------ */
+/* ---- peaks of accounts
+ * ------------------------------------------------------------------------------ */
 
 static void raise_to(uint64_t *peak, uint64_t value)
 {
@@ -407,16 +412,15 @@ uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
     return bytes;
 }
 
-/* ---- making a runner ------------------------------------------------------------------------------- */
+/* ---- making a runner
+ * ------------------------------------------------------------------------------- */
 
 static uint8_t inner_code(const struct us_heap *h, const struct us_op *op)
 {
     bool shared = op->flags & US_OPF_SHARED;
 
     if (op->op == US_OP_ALLOC)
-        return shared                      ? X_ALLOC_SHARED
-               : us_heap_is_special(h, op) ? X_ALLOC_SPECIAL
-                                           : US_OP_ALLOC;
+        return shared ? X_ALLOC_SHARED : us_heap_is_special(h, op) ? X_ALLOC_SPECIAL : US_OP_ALLOC;
     if (shared && op->op == US_OP_FREE)
         return X_FREE_SHARED;
     return shared && op->op == US_OP_TOUCH ? X_TOUCH_SHARED : op->op;
@@ -477,9 +481,8 @@ static bool start_thread(struct us_task *t, struct us_error *error)
         if (t->cpu[i] < CPU_SETSIZE)
             CPU_SET(t->cpu[i], &set);
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES > PTHREAD_STACK_MIN
-                                               ? STACK_BYTES
-                                               : (size_t)PTHREAD_STACK_MIN);
+    pthread_attr_setstacksize(
+        &attributes, STACK_BYTES > PTHREAD_STACK_MIN ? STACK_BYTES : (size_t)PTHREAD_STACK_MIN);
 #ifndef US_MODEL
     if (t->ncpus)
         pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
@@ -511,8 +514,8 @@ static bool start_threads(struct us_runner *r, struct us_error *error)
 static bool make_parts(struct us_runner *r, const struct us_program *p, struct us_error *error)
 {
     r->task = aligned_alloc(_Alignof(struct us_task), p->ntasks * sizeof(*r->task));
-    r->channel = aligned_alloc(_Alignof(struct us_channel),
-                               (p->nchannels + 1u) * sizeof(*r->channel));
+    r->channel =
+        aligned_alloc(_Alignof(struct us_channel), (p->nchannels + 1u) * sizeof(*r->channel));
     r->shared = calloc(r->facts.nshared + 1u, sizeof(*r->shared));
     if (!r->task || !r->channel || !r->shared)
         return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");

@@ -30,9 +30,9 @@ struct us_run_options {
     enum us_heap_kind heap;
     enum us_touch touch;
     struct us_allocator *allocator; /* named caches exist in it, sizes are at least the program's */
-    double pace;     /* 0 = flat out; CLOCK times are divided by it and waited for */
-    uint64_t window; /* events that one task may run ahead of another (PROGRESS) */
-    bool (*poll)(void *context); /* true: stop; called by the thread that waits for a pass */
+    double pace;                    /* 0 = flat out; CLOCK times are divided by it and waited for */
+    uint64_t window;                /* events that one task may run ahead of another (PROGRESS) */
+    bool (*poll)(void *context);    /* true: stop; called by the thread that waits for a pass */
     void *poll_context;
 };
 
@@ -45,8 +45,8 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
  * US_EBUSY when poll stopped it; after any error everything the program allocated is freed. */
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error);
-/* One more pass, slow and not to be timed, in which byte accounts are taken every few ops and at the
- * end; each field of *peak becomes the largest that was seen. US_HEAP_ALLOCATOR only. */
+/* One more pass, slow and not to be timed, in which byte accounts are taken every few ops and at
+ * the end; each field of *peak becomes the largest that was seen. US_HEAP_ALLOCATOR only. */
 enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak,
                                struct us_error *error);
 /* Frees what the last pass left live. */

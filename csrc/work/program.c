@@ -59,11 +59,11 @@ static enum us_status refuse(const struct walk *w, size_t at, const char *what)
     return US_EINVAL;
 }
 
-#define REFUSE(w, at, ...)                                                                        \
-    do {                                                                                          \
-        char text_[300];                                                                          \
-        snprintf(text_, sizeof(text_), __VA_ARGS__);                                              \
-        return refuse(w, at, text_);                                                              \
+#define REFUSE(w, at, ...)                           \
+    do {                                             \
+        char text_[300];                             \
+        snprintf(text_, sizeof(text_), __VA_ARGS__); \
+        return refuse(w, at, text_);                 \
     } while (0)
 
 /* ---- numbers: what one op says, whatever stands around it ------------------------------------ */
@@ -178,7 +178,8 @@ static enum us_status need(const struct walk *w, size_t at)
     REFUSE(w, at, "slot %u was never allocated", slot);
 }
 
-/* What a slot's object is, is known where the same task allocated it; the rest is found in the run. */
+/* What a slot's object is, is known where the same task allocated it; the rest is found in the run.
+ */
 static enum us_status touch(const struct walk *w, size_t at)
 {
     enum us_status status = need(w, at);
@@ -265,7 +266,8 @@ static enum us_status walk_ops(struct walk *w, size_t from, size_t to, unsigned 
     return status;
 }
 
-/* ---- a whole program --------------------------------------------------------------------------- */
+/* ---- a whole program ---------------------------------------------------------------------------
+ */
 
 static void count_ops(const struct us_program_task *t, struct us_program_facts *facts)
 {

@@ -14,17 +14,19 @@
 #include "machine/machine.h"
 
 /* row: id, name, help */
-#define US_OPS(row)                                                                               \
-    row(ALLOC, "ALLOC", "allocate from `cache` into `slot`; arg = node + 1, 0 = any node")        \
-    row(FREE, "FREE", "free the object of `slot`")                                                \
-    row(TOUCH, "TOUCH", "write the first arg bytes of the object of `slot`; 0 = all of it")       \
-    row(WORK, "WORK", "compute for about arg cycles")                                             \
-    row(SEND, "SEND", "send the object of `slot` over channel `cache`; no slot: an empty message") \
-    row(RECV, "RECV", "receive into `slot` from channel `cache`")                                 \
-    row(BARRIER, "BARRIER", "wait for all tasks that have a BARRIER")                             \
-    row(REPEAT, "REPEAT", "the `slot` ops before this one run arg times in all")                  \
-    row(CLOCK, "CLOCK", "the workload's clock shows arg ns")                                      \
-    row(PROGRESS, "PROGRESS", "the task stands at event arg; others may lag one window behind")
+#define US_OPS(row)                                                                              \
+    row(ALLOC, "ALLOC", "allocate from `cache` into `slot`; arg = node + 1, 0 = any node")       \
+        row(FREE, "FREE", "free the object of `slot`") row(                                      \
+            TOUCH, "TOUCH", "write the first arg bytes of the object of `slot`; 0 = all of it")  \
+            row(WORK, "WORK", "compute for about arg cycles") row(                               \
+                SEND, "SEND",                                                                    \
+                "send the object of `slot` over channel `cache`; no slot: an empty message")     \
+                row(RECV, "RECV", "receive into `slot` from channel `cache`")                    \
+                    row(BARRIER, "BARRIER", "wait for all tasks that have a BARRIER") row(       \
+                        REPEAT, "REPEAT", "the `slot` ops before this one run arg times in all") \
+                        row(CLOCK, "CLOCK", "the workload's clock shows arg ns")                 \
+                            row(PROGRESS, "PROGRESS",                                            \
+                                "the task stands at event arg; others may lag one window behind")
 
 enum us_opcode {
     US_OP_NONE,
@@ -35,11 +37,10 @@ enum us_opcode {
 };
 
 /* row: id, value, help */
-#define US_OP_FLAGS(row)                                                                          \
-    row(SHARED, 1, "the slot belongs to the program, not to the task")                            \
-    row(ZERO, 2, "the object is zeroed")                                                          \
-    row(THISNODE, 4, "fail rather than use another node")                                         \
-    row(ACCOUNTED, 8, "charged to the current group")
+#define US_OP_FLAGS(row)                                                                           \
+    row(SHARED, 1, "the slot belongs to the program, not to the task")                             \
+        row(ZERO, 2, "the object is zeroed") row(THISNODE, 4, "fail rather than use another node") \
+            row(ACCOUNTED, 8, "charged to the current group")
 
 enum us_op_flag {
 #define US_ROW(id, value, help) US_OPF_##id = value,
@@ -48,9 +49,9 @@ enum us_op_flag {
         US_OPF_ALL = 15,
 };
 
-#define US_NO_SLOT UINT32_MAX
-#define US_MAX_SLOTS (1u << 24)
-#define US_MAX_LOOPS 8u /* REPEAT within REPEAT */
+#define US_NO_SLOT    UINT32_MAX
+#define US_MAX_SLOTS  (1u << 24)
+#define US_MAX_LOOPS  8u /* REPEAT within REPEAT */
 #define US_MAX_OBJECT (1ull << 40)
 
 struct us_op {
@@ -85,11 +86,11 @@ struct us_program {
 
 /* What the check learned; needed to run. */
 struct us_program_facts {
-    uint32_t *nslots;  /* [ntasks] */
-    uint32_t *nloops;  /* [ntasks] */
+    uint32_t *nslots; /* [ntasks] */
+    uint32_t *nloops; /* [ntasks] */
     uint32_t nshared;
-    unsigned nbarrier; /* tasks that have a BARRIER */
-    uint64_t span_ns;  /* largest CLOCK */
+    unsigned nbarrier;        /* tasks that have a BARRIER */
+    uint64_t span_ns;         /* largest CLOCK */
     uint64_t nallocs, nfrees; /* of one pass, REPEAT multiplied out */
 };
 

@@ -31,8 +31,8 @@ struct us_task {
     size_t nops;
     uint64_t *slot;
     uint32_t nslots;
-    uint64_t *loop; /* rounds done of each REPEAT */
-    void *scratch;  /* object of the null heap */
+    uint64_t *loop;           /* rounds done of each REPEAT */
+    void *scratch;            /* object of the null heap */
     uint64_t others_progress; /* what the others had reached when last asked */
     uint64_t start_ns, end_ns;
     uint64_t sample_stride, sample_left, samples; /* ops between looks at the accounts, and to go */
@@ -82,10 +82,10 @@ struct us_runner {
     pthread_cond_t command_given, command_done;
     enum us_command command;
     uint64_t command_number;
-    unsigned busy; /* tasks that still work on it */
+    unsigned busy;         /* tasks that still work on it */
     struct us_error error; /* the first of a pass */
     bool failed;
-    bool dirty; /* objects of a pass may be live */
+    bool dirty;    /* objects of a pass may be live */
     int owner_pid; /* threads do not survive fork */
 };
 

@@ -1,10 +1,10 @@
 /* wait.c - where tasks wait for one another, and how to tell that they would wait for ever.
  *
  * A task that must wait says at which op (waits_at), tries again while it spins, then yields, then
- * sleeps, and looks at the stop flag in between. Whoever waits for the pass looks now and then: when
- * every task that is not done waits, none of their conditions holds, and none of them moved while
- * that was looked at, then nobody is left who could change anything. `tries` is up while a waiting
- * task tries, and `waits` moves before it goes down, so no success is missed in between.
+ * sleeps, and looks at the stop flag in between. Whoever waits for the pass looks now and then:
+ * when every task that is not done waits, none of their conditions holds, and none of them moved
+ * while that was looked at, then nobody is left who could change anything. `tries` is up while a
+ * waiting task tries, and `waits` moves before it goes down, so no success is missed in between.
  */
 #define _GNU_SOURCE
 #include "work/runner.h"
@@ -39,13 +39,13 @@ static void nap(uint64_t ns)
     nanosleep(&t, NULL);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting -----------------------------------------------------------------------------------
+ */
 
 /* Tries to do op's part that may have to wait; `word` goes in or out. */
 typedef bool attempt_fn(struct us_task *t, const struct us_op *op, uint64_t *word);
 
-static bool try_once(struct us_task *t, const struct us_op *op, attempt_fn *attempt,
-                     uint64_t *word)
+static bool try_once(struct us_task *t, const struct us_op *op, attempt_fn *attempt, uint64_t *word)
 {
     bool done;
 
@@ -166,7 +166,8 @@ bool us_wait_shared(struct us_task *t, const struct us_op *op, bool full, uint64
     return attempt(t, op, word) || wait_until(t, op, attempt, word, NULL);
 }
 
-/* ---- meetings of all tasks --------------------------------------------------------------------------- */
+/* ---- meetings of all tasks
+ * --------------------------------------------------------------------------- */
 
 static void await_round(struct us_runner *r, struct us_meeting *m, uint32_t round)
 {
@@ -202,7 +203,8 @@ void us_meet(struct us_runner *r, struct us_meeting *m, void (*last)(struct us_r
     us_event_notify(&m->event, INT32_MAX);
 }
 
-/* ---- progress and time --------------------------------------------------------------------------- */
+/* ---- progress and time
+ * --------------------------------------------------------------------------- */
 
 static bool try_progress(struct us_task *t, const struct us_op *op, uint64_t *word)
 {
@@ -211,9 +213,9 @@ static bool try_progress(struct us_task *t, const struct us_op *op, uint64_t *wo
 
     (void)word;
     for (unsigned i = 0; i < r->ntasks; i++) {
-        uint64_t p = i == t->index ? US_DONE
-                                   : atomic_load_explicit(&r->task[i].progress,
-                                                          memory_order_relaxed);
+        uint64_t p = i == t->index
+                         ? US_DONE
+                         : atomic_load_explicit(&r->task[i].progress, memory_order_relaxed);
         least = p < least ? p : least;
     }
     t->others_progress = least;
@@ -225,7 +227,8 @@ bool us_wait_progress(struct us_task *t, const struct us_op *op)
     const struct us_runner *r = t->runner;
 
     atomic_store_explicit(&t->progress, op->arg, memory_order_relaxed);
-    if (r->ntasks == 1 || op->arg <= r->options.window || op->arg - r->options.window <= t->others_progress)
+    if (r->ntasks == 1 || op->arg <= r->options.window ||
+        op->arg - r->options.window <= t->others_progress)
         return true;
     return try_progress(t, op, NULL) || wait_until(t, op, try_progress, NULL, NULL);
 }
@@ -253,7 +256,8 @@ bool us_wait_clock(struct us_task *t, const struct us_op *op)
     struct us_runner *r = t->runner;
 
     if (r->options.pace > 0) {
-        uint64_t due = atomic_load(&r->pass_start_ns) + (uint64_t)((double)op->arg / r->options.pace);
+        uint64_t due =
+            atomic_load(&r->pass_start_ns) + (uint64_t)((double)op->arg / r->options.pace);
 
         for (uint64_t now; (now = us_clock_real()) < due;) {
             if (atomic_load_explicit(&r->stop, memory_order_relaxed))
@@ -265,7 +269,8 @@ bool us_wait_clock(struct us_task *t, const struct us_op *op)
     return true;
 }
 
-/* ---- for ever ------------------------------------------------------------------------------------ */
+/* ---- for ever
+ * ------------------------------------------------------------------------------------ */
 
 static bool would_go_on(struct us_runner *r, struct us_task *t, const struct us_op *op)
 {

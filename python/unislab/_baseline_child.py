@@ -1,7 +1,7 @@
-"""The child process of a baseline: ``python -m unislab._baseline_child WORKLOAD TOUCH PACE [LIBRARY]``.
+"""The child process of a baseline.
 
-It answers questions, one JSON object a line: ``{}`` (ready?), ``{"passes": n}``, ``{"last": true}``.
-Results leave on the original standard output, where nothing else is written.
+``python -m unislab._baseline_child WORKLOAD TOUCH PACE [LIBRARY]`` answers questions, one JSON
+object a line: ``{}`` (ready?), ``{"passes": n}``, ``{"last": true}``.
 """
 
 from __future__ import annotations

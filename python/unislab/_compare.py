@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from unislab._run import as_workload, check_options
 from unislab.baseline import BASELINES, BaselineContestant, Missing
 from unislab.comparison import Comparison
 from unislab.contestant import Contestant, Harness, PolicyContestant, Turns, passes_for
 from unislab.environment import environment
 from unislab.result import Result, Seconds
-from unislab._run import as_workload, check_options
 from unislab.sizes import parse_time
 from unislab.trace import Trace
 from unislab.workload import Workload
@@ -188,7 +188,13 @@ def _names(policies: str | Sequence[str], baselines: str | Sequence[str]) -> lis
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"no policy {name!r}: {hint}known are {', '.join(known)}")
-    mallocs = BASELINES if baselines == "all" else [baselines] if isinstance(baselines, str) else baselines
+    mallocs = (
+        BASELINES
+        if baselines == "all"
+        else [baselines]
+        if isinstance(baselines, str)
+        else baselines
+    )
     for name in mallocs:
         if name not in BASELINES:
             raise ValueError(f"no baseline {name!r}: expected {', '.join(BASELINES)}")

@@ -26,8 +26,8 @@ EVENT_DTYPE = np.dtype(
     ]
 )
 
-#: Trace time between two looks of the policy's timers in a flat-out run, and the shortest gap that a
-#: paced run keeps.
+#: Trace time between two looks of the policy's timers in a flat-out run, and the shortest gap that
+#: a paced run keeps.
 CLOCK_NS = 5_000_000
 PACED_CLOCK_NS = 50_000
 
@@ -101,7 +101,7 @@ def _add_caches(
     number[general] = first + which
     if len(workload.caches) > 65535:
         raise ValueError(
-            f"{trace.source}: {len(workload.caches)} caches and sizes of kmalloc, at most 65535 can be "
-            "told apart; use sizes='kernel' or filter the trace"
+            f"{trace.source}: {len(workload.caches)} caches and sizes of kmalloc, at most "
+            "65535 can be told apart; use sizes='kernel' or filter the trace"
         )
     return number.astype(np.uint16)

@@ -39,8 +39,8 @@ def run(
 ) -> Result:
     """Run a workload, or the replay of a trace, under one policy.
 
-    The first pass, on an empty allocator, is timed apart; then passes are repeated. Objects that are
-    live at the end of a pass are freed between passes, outside of times and counters.
+    The first pass, on an empty allocator, is timed apart; then passes are repeated. Objects that
+    are live at the end of a pass are freed between passes, outside of times and counters.
 
     Parameters
     ----------

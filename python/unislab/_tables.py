@@ -16,7 +16,15 @@ from unislab.comparison import Comparison
 from unislab.result import Result, duration
 from unislab.sizes import format_size
 
-__all__ = ["console", "show_comparison", "show_description", "show_frame", "show_pairs", "show_result", "show_tunables"]
+__all__ = [
+    "console",
+    "show_comparison",
+    "show_description",
+    "show_frame",
+    "show_pairs",
+    "show_result",
+    "show_tunables",
+]
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -59,8 +67,8 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
     if len(table):
         first, second = comparison.policies[:2]
         out.print(
-            f"Why: the caches where {first} and {second} differ most in the calls that the CPU's own "
-            f"stock served (fast), and how many slower ones {first} saves:",
+            f"Why: the caches where {first} and {second} differ most in the calls that the CPU's"
+            f" own stock served (fast), and how many slower ones {first} saves:",
             soft_wrap=not out.is_terminal,
         )
         out.print(_why(table, comparison))
@@ -140,8 +148,16 @@ def show_result(result: Result, out: Console, *, caches: int = 8) -> None:
 
 def _busiest(caches: pd.DataFrame, n: int) -> Table:
     wide = caches.pivot_table(index="cache", columns="counter", values="value", aggfunc="sum")
-    allocs = [c for c in wide.columns if c in ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")]
-    frees = [c for c in wide.columns if c in ("free_fast", "free_second_level", "free_slow", "free_remote")]
+    allocs = [
+        c
+        for c in wide.columns
+        if c in ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")
+    ]
+    frees = [
+        c
+        for c in wide.columns
+        if c in ("free_fast", "free_second_level", "free_slow", "free_remote")
+    ]
     wide["allocs"], wide["frees"] = wide[allocs].sum(axis=1), wide[frees].sum(axis=1)
     wide = wide.sort_values("allocs", ascending=False, kind="stable").head(n)
     rows = [
@@ -201,7 +217,13 @@ def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) ->
     shown = frame if rows is None else frame.head(rows)
     heads = [str(frame.index.name or ""), *map(str, frame.columns)]
     out.print(
-        _table(heads, ([str(i), *map(_cell, row)] for i, row in zip(shown.index, shown.to_numpy(), strict=True)))
+        _table(
+            heads,
+            (
+                [str(i), *map(_cell, row)]
+                for i, row in zip(shown.index, shown.to_numpy(), strict=True)
+            ),
+        )
     )
     if len(shown) < len(frame):
         out.print(f"and {len(frame) - len(shown)} more rows; --all shows them")

@@ -6,6 +6,7 @@ preloaded into the child where they are installed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import json
 import os
@@ -26,7 +27,12 @@ __all__ = ["BASELINES", "BaselineContestant", "Missing", "find_library"]
 #: Names of the library files of each baseline, the usual ones first.
 _LIBRARIES: dict[str, tuple[str, ...]] = {
     "malloc:jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
-    "malloc:mimalloc": ("libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so"),
+    "malloc:mimalloc": (
+        "libmimalloc.so.3",
+        "libmimalloc.so.2",
+        "libmimalloc.so.2.0",
+        "libmimalloc.so",
+    ),
     "malloc:tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so"),
 }
 _PACKAGES = {
@@ -92,16 +98,14 @@ class BaselineContestant:
         if name != "malloc":
             library = find_library(name)
             if library is None:
-                raise Missing(
-                    f"{name} is not installed here (Debian: {_PACKAGES[name]}); left out"
-                )
+                raise Missing(f"{name} is not installed here (Debian: {_PACKAGES[name]}); left out")
             environment["LD_PRELOAD"] = " ".join(
                 filter(None, [library, environment.get("LD_PRELOAD")])
             )
         self._folder = tempfile.TemporaryDirectory(prefix="unislab-")
         path = os.path.join(self._folder.name, "workload.npz")
         workload.save(path)
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._child = subprocess.Popen(
             [sys.executable, "-m", "unislab._baseline_child", path, touch, str(pace or 0.0)]
             + ([library] if library else []),
@@ -158,9 +162,7 @@ class BaselineContestant:
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # what was not sent is lost
                     pipe.close()
-                except BrokenPipeError:  # what was not sent does not matter any more
-                    pass
         self._errors.close()
         self._folder.cleanup()

@@ -57,7 +57,7 @@ def _show_warning(message: Any, *rest: Any, **named: Any) -> None:
     _complain(f"note: {message}")
 
 
-# ---- what commands share -------------------------------------------------------------------------
+# ---- what commands share ------------------------------------------------------------------
 
 
 def _load(name: str, lenient: bool) -> Any:
@@ -185,7 +185,9 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Run warm passes for at least this long.",
         ),
         click.option("--memory", help="Budget of the allocator, such as 256MiB."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn."),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Of all that is drawn."
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ):
         command = option(command)
@@ -207,7 +209,7 @@ def _version() -> str:
     return __version__
 
 
-# ---- commands --------------------------------------------------------------------------------------
+# ---- commands -----------------------------------------------------------------------------
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -229,9 +231,11 @@ def cli() -> None:
     "--baselines",
     default="",
     callback=_baseline_names,
-    help="Mallocs to set beside them: malloc, malloc:jemalloc, malloc:mimalloc, malloc:tcmalloc, all.",
+    help="Mallocs beside them: malloc, malloc:jemalloc, malloc:mimalloc, malloc:tcmalloc, all.",
 )
-@click.option("--rounds", type=click.IntRange(min=3), default=11, show_default=True, help="Turns of each.")
+@click.option(
+    "--rounds", type=click.IntRange(min=3), default=11, show_default=True, help="Turns of each."
+)
 @click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Write a picture.")
 @_run_options
 def compare(
@@ -262,7 +266,7 @@ def compare(
         **options,
     )
     if plot:
-        comparison.plot().figure.savefig(plot)
+        comparison.plot().get_figure(root=True).savefig(plot)  # type: ignore[union-attr]
     if as_json:
         _print_json(_comparison_json(comparison))
         return
@@ -304,10 +308,17 @@ def _result_json(result: Any) -> dict[str, Any]:
 @cli.command()
 @click.argument("workload", metavar="TRACE|NAME")
 @click.option("--policy", default="unified", show_default=True, callback=_policy_names)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable."
+)
 @_run_options
 def run(
-    workload: str, policy: Any, settings: Sequence[str], lenient: bool, as_json: bool, **options: Any
+    workload: str,
+    policy: Any,
+    settings: Sequence[str],
+    lenient: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run a trace or micro-benchmark under one policy: times, counters, memory."""
     import unislab as us
@@ -315,7 +326,8 @@ def run(
 
     if len(policy) != 1:
         raise click.BadParameter("--policy takes one policy; compare takes several")
-    result = us.run(_load(workload, lenient), policy[0], **options, **_settings(settings))
+    options |= _settings(settings)
+    result = us.run(_load(workload, lenient), policy[0], **options)
     if as_json:
         _print_json(_result_json(result))
     else:
@@ -350,7 +362,9 @@ def describe(file: str, lenient: bool, everything: bool, as_json: bool) -> None:
         return
     out = _tables.console()
     out.print(repr(loaded)[1:-1], soft_wrap=True)
-    out.print(", ".join(f"{name} {value:,}" for name, value in loaded.counts.items()), soft_wrap=True)
+    out.print(
+        ", ".join(f"{name} {value:,}" for name, value in loaded.counts.items()), soft_wrap=True
+    )
     _tables.show_description(table, out, rows=None if everything else 20)
 
 
@@ -369,8 +383,8 @@ def list_() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def slabinfo(workload: str, policy: Any, lenient: bool, as_json: bool) -> None:
     """Run a workload once and print its caches as /proc/slabinfo does, while objects are live."""
-    from unislab.contestant import PolicyContestant
     from unislab._run import as_workload
+    from unislab.contestant import PolicyContestant
 
     if len(policy) != 1:
         raise click.BadParameter("--policy takes one policy")

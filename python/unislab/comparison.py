@@ -61,7 +61,7 @@ class Comparison:
     results : dict of Result
         By policy, in the order asked for; baselines behind.
     rounds : dict of list of float
-        Seconds of a pass (median of the round) by contestant; round n of all ran one after the other.
+        Seconds of a pass (median of the round) by contestant; round n of all ran one after another.
     baselines : tuple of str
         Which results are mallocs.
     notes : tuple of str
@@ -129,14 +129,14 @@ class Comparison:
         if not self.timed:
             return f"{self.workload} on a modelled machine: counters and memory only, no times"
         if len(names) < 2:
-            only = names[0] if names else "nothing"
+            only = names[0] if names else min(self.baselines, key=self._warm)
             parts = [f"{only} serves {self.workload} in {duration(self._warm(only))} a pass"]
         else:
             parts = [self._first_two(names[0], names[1])]
             parts += [self._takes(name, names[0]) for name in names[2:]]
-        if self.baselines:
+        if self.baselines and names:
             best = min(self.baselines, key=self._warm)
-            parts.append(self._takes(best, names[0], "the fastest malloc, ") if names else best)
+            parts.append(self._takes(best, names[0], "the fastest malloc, "))
         return "; ".join(parts) + "."
 
     def _first_two(self, first: str, second: str) -> str:
@@ -149,15 +149,14 @@ class Comparison:
                 f"({second} takes {ratio:.2f} x, {interval})"
             )
         else:
-            text = (
-                f"{first} serves {self.workload} {ratio:.2f} x as fast as {second} ({interval})"
-            )
+            text = f"{first} serves {self.workload} {ratio:.2f} x as fast as {second} ({interval})"
         return text + (f", with {memory:.2f} x its peak of reserved memory" if memory else "")
 
     def _takes(self, name: str, reference: str, what: str = "") -> str:
         ratio, low, high = self.ratio(name, reference)
         same = "no difference, " if low <= 1 <= high else ""
-        return f"{what}{name} takes {ratio:.2f} x the time of {reference} ({same}{low:.2f} to {high:.2f})"
+        interval = f"{same}{low:.2f} to {high:.2f}"
+        return f"{what}{name} takes {ratio:.2f} x the time of {reference} ({interval})"
 
     def _memory_ratio(self, name: str, reference: str) -> float | None:
         mine = self.results[name].memory.get("reserved_peak")
@@ -228,10 +227,11 @@ class Comparison:
     def summary(self) -> pd.DataFrame:
         """One row a policy or baseline, fastest policy first.
 
-        Columns: ``warm_s`` (median over rounds) with ``low_s`` and ``high_s`` (95 % interval), ``cold_s``,
-        ``harness_s`` (a pass that allocates nothing, contained in all times) and ``net_s`` (warm less
-        harness), ``ratio`` to the fastest policy with ``ratio_low`` and ``ratio_high``, the shares of
-        calls that were fast, ``reserved_peak_bytes``, ``reserved_ratio`` and ``metadata_bytes``.
+        Columns: ``warm_s`` (median over rounds) with ``low_s`` and ``high_s`` (95 % interval),
+        ``cold_s``, ``harness_s`` (a pass that allocates nothing, contained in all times) and
+        ``net_s`` (warm less harness), ``ratio`` to the fastest policy with ``ratio_low`` and
+        ``ratio_high``, the shares of calls that were fast, ``reserved_peak_bytes``,
+        ``reserved_ratio`` and ``metadata_bytes``.
         What does not apply is None.
         """
         import pandas as pd

@@ -99,8 +99,8 @@ class PolicyContestant:
             )
         if known.size != wanted.size:
             raise ValueError(
-                f"the allocator has a cache {wanted.name!r} of {known.size} bytes, the workload needs "
-                f"{wanted.size}; destroy it or use another allocator"
+                f"the allocator has a cache {wanted.name!r} of {known.size} bytes, the workload "
+                f"needs {wanted.size}; destroy it or use another allocator"
             )
         return known
 

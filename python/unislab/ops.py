@@ -222,7 +222,8 @@ def sequence(*parts: Ops) -> Ops:
         array = np.asarray(part)
         if array.dtype != OP_DTYPE:
             raise TypeError(
-                f"expected arrays of OP_DTYPE, as the functions of unislab.ops make, not {part!r:.60}"
+                "expected arrays of OP_DTYPE, as the functions of unislab.ops make, "
+                f"not {part!r:.60}"
             )
         arrays.append(array)
     return np.concatenate(arrays) if arrays else np.zeros(0, OP_DTYPE)

@@ -81,9 +81,9 @@ class Result:
         ``cold``, ``warm`` (median), ``low`` and ``high`` (its 95 % interval) of one pass; None on a
         modelled machine.
     counters : mapping
-        The common counters over all caches of the last warm pass, without the frees that cleaned up
-        after it: the four ``alloc_*`` add up to the allocations of the workload, the four ``free_*``
-        to its frees.
+        The common counters over all caches of the last warm pass, without the frees that cleaned
+        up after it: the four ``alloc_*`` add up to the allocations of the workload, the four
+        ``free_*`` to its frees.
     caches : DataFrame
         Columns ``policy``, ``cache``, ``counter``, ``value``: all counters of that pass by cache,
         the policy's own ones too.
@@ -127,7 +127,7 @@ class Result:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Everything that is a number, as a long table: ``workload, policy, quantity, unit, value``.
+        """Every number, as a long table: ``workload, policy, quantity, unit, value``.
 
         Examples
         --------

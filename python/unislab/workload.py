@@ -121,7 +121,9 @@ class Workload:
         """
         cache = WorkloadCache(name, parse_size(size), align, tuple(flags), kmalloc)
         if not kmalloc and any(c.name == name and not c.kmalloc for c in self.caches):
-            raise ValueError(f"workload {self.name!r} has a cache {name!r} already; take its number")
+            raise ValueError(
+                f"workload {self.name!r} has a cache {name!r} already; take its number"
+            )
         if cache.size < 1:
             raise ValueError(f"cache {name!r}: {size!r} bytes, expected at least 1")
         self.caches.append(cache)
@@ -248,11 +250,11 @@ class Workload:
     def __repr__(self) -> str:
         ops = sum(len(t.ops) for t in self.tasks)
         return (
-            f"<Workload {self.name}: {len(self.tasks)} tasks, {ops} ops, {len(self.caches)} caches, "
-            f"{len(self.channels)} channels>"
+            f"<Workload {self.name}: {len(self.tasks)} tasks, {ops} ops, "
+            f"{len(self.caches)} caches, {len(self.channels)} channels>"
         )
 
-    # ---- files (a baseline in another process reads it) --------------------------------------
+    # ---- files (a baseline in another process reads it) ------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a numpy archive.

@@ -1,6 +1,7 @@
 // machines: native
 /* The native executor: what programs are refused, that passes leave nothing behind, that tasks wait
- * for one another and stop together, that deadlocks are named, and that failures free everything. */
+ * for one another and stop together, that deadlocks are named, and that failures free everything.
+ */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define COUNT(a) (unsigned)(sizeof(a) / sizeof(*(a)))
+#define COUNT(a)      (unsigned)(sizeof(a) / sizeof(*(a)))
 #define OP(name, ...) {.op = US_OP_##name, __VA_ARGS__}
 
 static const struct us_program_cache one_cache[] = {{"object", 128, 0}};
@@ -36,12 +37,12 @@ static const char *refusal(const struct us_op *op, size_t nops)
     return "";
 }
 
-#define REFUSED(text, ...)                                                                        \
-    do {                                                                                          \
-        const struct us_op ops_[] = {__VA_ARGS__};                                                \
-        const char *said_ = refusal(ops_, COUNT(ops_));                                           \
-        if (!CHECK(*text ? strstr(said_, text) != NULL : *said_ == 0))                            \
-            fprintf(stderr, "  expected '%s', found '%s'\n", text, said_);                        \
+#define REFUSED(text, ...)                                                 \
+    do {                                                                   \
+        const struct us_op ops_[] = {__VA_ARGS__};                         \
+        const char *said_ = refusal(ops_, COUNT(ops_));                    \
+        if (!CHECK(*text ? strstr(said_, text) != NULL : *said_ == 0))     \
+            fprintf(stderr, "  expected '%s', found '%s'\n", text, said_); \
     } while (0)
 
 static void wrong_programs_are_refused(void)
@@ -81,12 +82,8 @@ static void loops_are_checked_for_the_second_round(void)
 
 static void loops_multiply_the_counts(void)
 {
-    const struct us_op op[] = {OP(ALLOC),
-                               OP(FREE),
-                               OP(REPEAT, .slot = 2, .arg = 3),
-                               OP(ALLOC),
-                               OP(FREE),
-                               OP(REPEAT, .slot = 5, .arg = 10),
+    const struct us_op op[] = {OP(ALLOC), OP(FREE), OP(REPEAT, .slot = 2, .arg = 3),
+                               OP(ALLOC), OP(FREE), OP(REPEAT, .slot = 5, .arg = 10),
                                OP(ALLOC)};
     struct us_program_task task = {.op = op, .nops = COUNT(op)};
     struct us_program p = program(&task, 1);
@@ -98,7 +95,8 @@ static void loops_multiply_the_counts(void)
     us_program_facts_release(&facts);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------ */
+/* ---- runs
+ * ------------------------------------------------------------------------------------------ */
 
 static struct us_allocator *allocator(uint64_t memory)
 {
@@ -344,9 +342,12 @@ static void a_run_can_be_stopped(void)
 static void other_heaps_run_the_same_programs(void)
 {
     static const struct us_program_cache caches[] = {{"object", 128, 256}, {NULL, 3000000, 0}};
-    const struct us_op op[] = {OP(ALLOC, .slot = 0), OP(ALLOC, .slot = 1, .cache = 1),
+    const struct us_op op[] = {OP(ALLOC, .slot = 0),
+                               OP(ALLOC, .slot = 1, .cache = 1),
                                OP(ALLOC, .slot = 2, .cache = 1, .flags = US_OPF_ZERO),
-                               OP(TOUCH, .slot = 2), OP(FREE, .slot = 0), OP(FREE, .slot = 2)};
+                               OP(TOUCH, .slot = 2),
+                               OP(FREE, .slot = 0),
+                               OP(FREE, .slot = 2)};
     struct us_program_task task = {.op = op, .nops = COUNT(op)};
     struct us_program p = {.cache = caches, .ncaches = 2, .task = &task, .ntasks = 1};
     const enum us_heap_kind heaps[] = {US_HEAP_MALLOC, US_HEAP_NULL};
@@ -373,7 +374,7 @@ static void clocks_of_policies_follow_the_workload(void)
 
     CHECK_EQ(us_runner_passes(r, 2, ns, NULL), US_OK);
     CHECK(us_now(a->machine) - before >= 5000000000ull);
-    CHECK(ns[0] + ns[1] < 2500000000ull);     /* flat out */
+    CHECK(ns[0] + ns[1] < 2500000000ull);                /* flat out */
     CHECK_EQ(atomic_load(&a->machine->clock_manual), 0); /* and it goes on by itself */
     us_runner_destroy(r);
     end(a);

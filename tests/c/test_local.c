@@ -1,7 +1,7 @@
 /* A cache's local queues through the run-time forms: in the mode of the machine (rseq, slot locks
  * or model) and in CONTROL mode, on one CPU at a time. test_hammer.c has the threads. */
 // levels: O1 O2 O3
-#include "fixture_local.h"
+#include "local_subject.h"
 
 static struct us_machine *machine;
 
@@ -16,84 +16,6 @@ static unsigned stay(void)
 
 /* ---- programs ---------------------------------------------------------------------------------
  */
-
-/* Queues and the flight in which they are worked on. */
-struct subject {
-    struct us_local *l;
-    struct us_flight *f;
-    unsigned cpu;
-    bool fast_first; /* the fast template, then the slow form, as policies do */
-    uint64_t pushed, popped;
-};
-
-static bool pop(void *subject, void **out)
-{
-    struct subject *s = subject;
-    unsigned cpu = ~0u;
-
-    if (s->fast_first && us_fast_pop(s->l, s->l->mode, out))
-        return s->popped++, true;
-    if (!us_local_pop(s->l, s->f, out, &cpu))
-        return CHECK_EQ(cpu, s->cpu), false;
-    s->popped++;
-    return CHECK_EQ(cpu, s->cpu);
-}
-
-static bool push(void *subject, void *object)
-{
-    struct subject *s = subject;
-    unsigned cpu = ~0u;
-
-    if (s->fast_first && us_fast_push(s->l, s->l->mode, object))
-        return s->pushed++, true;
-    if (!us_local_push(s->l, s->f, object, &cpu))
-        return CHECK_EQ(cpu, s->cpu), false;
-    s->pushed++;
-    return CHECK_EQ(cpu, s->cpu);
-}
-
-static unsigned pop_batch(void *subject, void **out, unsigned n)
-{
-    struct subject *s = subject;
-    unsigned got = us_local_pop_batch(s->l, out, n);
-
-    s->popped += got;
-    return got;
-}
-
-static unsigned push_batch(void *subject, void **in, unsigned n)
-{
-    struct subject *s = subject;
-    unsigned put;
-
-    CHECK_EQ(us_local_push_batch(s->l, in, n, node_base(0) + 1), 0);
-    put = us_local_push_batch(s->l, in, n, node_base(0));
-    s->pushed += put;
-    return put;
-}
-
-static unsigned take_oldest(void *subject, void **out, unsigned n, enum us_seen seen)
-{
-    struct subject *s = subject;
-    unsigned cpu = ~0u, got = us_local_take_oldest(s->l, s->f, out, n, seen, &cpu);
-
-    CHECK_EQ(cpu, s->cpu);
-    return got;
-}
-
-static unsigned add(void *subject, void **in, unsigned n, enum us_seen seen)
-{
-    struct subject *s = subject;
-    unsigned cpu = ~0u, added;
-
-    CHECK_EQ(us_local_add(s->l, s->f, in, n, node_base(0) + 1, seen, &cpu), 0);
-    added = us_local_add(s->l, s->f, in, n, node_base(0), seen, &cpu);
-    CHECK_EQ(cpu, s->cpu);
-    return added;
-}
-
-static const struct ring_ops operations = {pop,  push,        pop_batch, push_batch,
-                                           NULL, take_oldest, add};
 
 static void run_programs(enum us_mode mode)
 {

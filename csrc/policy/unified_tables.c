@@ -142,40 +142,62 @@ static void free_rings(struct us_cache *c, void **ring, size_t bytes)
             us_meta_free(c->slabs->memory, ring[cpu], bytes);
 }
 
+/* Rings of the planned capacity for the populated CPUs; false when there is no memory for them all. */
+static bool make_rings(struct us_cache *c, void **ring)
+{
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        if (!us_local_populated(&c->local, cpu))
+            continue;
+        ring[cpu] = us_unified_new_ring(c, cpu);
+        if (!ring[cpu])
+            return false;
+    }
+    return true;
+}
+
+/* Everything that may fail comes first: rings are exchanged once the second level fits the new size, so
+ * that a cache whose resize is refused has the rings that its plan names. */
 static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int64_t value,
                                     struct us_error *e)
 {
     struct us_unified *st = us_unified_of(c);
+    struct us_memory *mem = c->slabs->memory;
     const struct us_unified before = *st;
+    const int64_t batch = c->tunable[US_UNIFIED_T_BATCH];
     const size_t table = c->machine->ncpus * sizeof(void *);
-    void **fresh = us_meta_alloc(c->slabs->memory, table);
-    unsigned cpu;
+    const size_t bytes = us_ring_bytes(us_unified_real_capacity((uint32_t)value));
+    void **fresh = us_meta_alloc(mem, table);
+    enum us_status status = US_ENOMEM;
+    bool made;
 
     if (!fresh)
         return refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
     st->cpu_capacity = us_unified_real_capacity((uint32_t)value);
-    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
-        if (!us_local_populated(&c->local, cpu))
-            continue;
-        fresh[cpu] = us_unified_new_ring(c, cpu);
-        if (!fresh[cpu]) {
-            free_rings(c, fresh, us_ring_bytes(st->cpu_capacity));
-            us_meta_free(c->slabs->memory, fresh, table);
-            st->cpu_capacity = before.cpu_capacity;
-            return refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
-        }
+    made = make_rings(c, fresh);
+    st->cpu_capacity = before.cpu_capacity;
+    if (made) {
+        c->tunable[US_UNIFIED_T_BATCH] = 0; /* follows the queue again */
+        status = rebuild_second_level(c, f, US_UNIFIED_T_CPU_QUEUE, value, e);
+    } else {
+        refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
     }
-    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+    if (status != US_OK) {
+        c->tunable[US_UNIFIED_T_BATCH] = batch;
+        st->batch = before.batch;
+        free_rings(c, fresh, bytes);
+        us_meta_free(mem, fresh, table);
+        return status;
+    }
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
         struct us_ring *old = c->local.region[cpu];
 
         if (!fresh[cpu])
             continue;
         move_ring(c, f, cpu, old, fresh[cpu]);
-        us_meta_free(c->slabs->memory, old, us_ring_bytes(before.cpu_capacity));
+        us_meta_free(mem, old, us_ring_bytes(before.cpu_capacity));
     }
-    us_meta_free(c->slabs->memory, fresh, table);
-    c->tunable[US_UNIFIED_T_BATCH] = 0; /* follows the queue again */
-    return rebuild_second_level(c, f, US_UNIFIED_T_CPU_QUEUE, value, e);
+    us_meta_free(mem, fresh, table);
+    return US_OK;
 }
 
 static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t value,

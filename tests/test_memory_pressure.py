@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rules.books import balance_all
+from rules.crowd import Crowd
 from rules.inside import queued
-from rules.machines import grid, place
+from rules.machines import CPUS, declared, grid, place
 
 import unislab as us
 
@@ -202,6 +205,55 @@ def test_every_failure_while_an_allocator_is_made(make: Make, policy: str, what:
         alloc.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_queue_size", 1000),
+        ("cpu_queue_size", 8),
+        ("shared_queue_size", 2000),
+        ("alien_queue_size", 1000),
+        ("alien_queue_size", 10),
+    ],
+)
+@once
+def test_a_resize_that_fails_changes_nothing(make: Make, name: str, value: int) -> None:
+    """Whichever request for metadata fails: the old size stays, nothing is lost or leaked."""
+    alloc = make(machine=grid(2, 1, 2))
+    before = alloc.account()["metadata"]
+    failures = 0
+    for nth in range(1, 20):
+        cache = alloc.create_cache("resized", 64)
+        live = []
+        for cpu in range(4):
+            with alloc.on_cpu(cpu):
+                got = cache.alloc_bulk(150)
+                cache.free_bulk(got[:100])
+                live += got[100:].tolist()
+        sizes = dict(cache.tunables)
+        alloc.fail("meta", nth=nth)
+        try:
+            setattr(cache.tunables, name, value)
+        except MemoryError:
+            failures += 1
+            now = dict(cache.tunables)
+            for row in ("queue_size", "batch_size", "cpu_queue_size", "shared_queue_size"):
+                assert now[row] == sizes[row]
+            assert now["alien_queue_size"] == sizes["alien_queue_size"]
+        alloc.fail("meta")
+        assert sorted(cache.live().tolist()) == sorted(live)
+        assert balance_all(alloc) == len(live)
+        setattr(cache.tunables, name, value)  # now it works
+        assert cache.tunables[name] >= value
+        for cpu in range(4):
+            with alloc.on_cpu(cpu):
+                cache.free_bulk(cache.alloc_bulk(300))
+        cache.free_bulk(live)
+        assert balance_all(alloc) == 0
+        cache.destroy()
+        assert alloc.account()["metadata"] == before
+    assert 0 < failures < 19
+
+
 @pytest.mark.parametrize("what", ["pages", "meta"])
 def test_random_failures(make: Make, policy: str, kind: str, what: str) -> None:
     alloc = make(policy, **place(kind))
@@ -228,6 +280,54 @@ def test_random_failures(make: Make, policy: str, kind: str, what: str) -> None:
     alloc.shrink()
     assert alloc.account()["reserved"] == 0
     cache.free_bulk(cache.alloc_bulk(1000))
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["budget", "failures"])
+def test_threads_share_too_little(
+    make: Make, policy: str, debug: str | None, failing: bool
+) -> None:
+    """Several threads meet the end of the memory at once; each gets what it can, nobody waits."""
+    alloc = make(policy, memory="6 MiB", debug=debug, topology=declared([0, 1][: len(CPUS)]))
+    caches = [alloc.create_cache(f"size-{size}", size) for size in (64, 700, 4096, 8192)]
+    if failing:
+        alloc.fail("pages", rate=0.1)
+        alloc.fail("meta", rate=0.2)
+    failed = [0] * 4
+
+    def step(number: int) -> None:
+        rng = random.Random()
+        live = []
+        for _ in range(20):
+            cache = rng.choice(caches)
+            try:
+                live.append((cache, cache.alloc_bulk(rng.randrange(1, 300))))
+                alloc.kfree(alloc.kmalloc(rng.choice([100, 5000, 100_000])))
+            except MemoryError:
+                failed[number] += 1
+            if len(live) > 6:
+                cache, got = live.pop(rng.randrange(len(live)))
+                cache.free_bulk(got)
+        for cache, got in live:
+            cache.free_bulk(got)
+
+    with Crowd(4, step):
+        deadline = time.monotonic() + 10
+        while sum(failed) < 100 and time.monotonic() < deadline:
+            alloc.expire()
+            with contextlib.suppress(MemoryError):
+                made = alloc.create_cache("passing", 96)
+                with contextlib.suppress(MemoryError):
+                    made.free_bulk(made.alloc_bulk(100))
+                made.destroy()
+            if policy == "unified":
+                with contextlib.suppress(MemoryError):
+                    caches[0].tunables.cpu_queue_size = random.choice([4, 60, 120, 1000])
+    alloc.fail("pages")
+    alloc.fail("meta")
+    assert sum(failed) >= 100
+    assert balance_all(alloc) == 0
+    alloc.shrink()
+    assert alloc.account()["reserved"] == 0
 
 
 @once

@@ -136,7 +136,7 @@ def run(
         counts=workload.counts,
         environment=environment(),
         seed=seed,
-        harness=None if modelled or pace else harness_seconds(workload, touch=touch),
+        harness=None if modelled or pace else harness_seconds(workload, touch=touch, budget=budget),
         repeats=() if modelled else tuple(warm),
         tunables=tunables,
     )

@@ -192,12 +192,13 @@ class Harness:
         self._runner.close()
 
 
-def harness_seconds(workload: Workload, *, touch: str) -> float:
-    """Median seconds of a pass that allocates nothing."""
+def harness_seconds(workload: Workload, *, touch: str, budget: float) -> float:
+    """Median seconds of a pass that allocates nothing, from passes for at most about the budget."""
+    time = min(3 * CHUNK_S, budget)
     harness = Harness(workload, touch)
     try:
         harness.passes(1)
-        return statistics.median(harness.passes(passes_for(harness.passes(1)[0], 3 * CHUNK_S, 5)))
+        return statistics.median(harness.passes(passes_for(harness.passes(1)[0], time, 5)))
     finally:
         harness.close()
 

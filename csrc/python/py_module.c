@@ -68,6 +68,7 @@ static PyObject *add_type(PyObject *module, PyType_Spec *spec, const char *base_
 static int module_exec(PyObject *module)
 {
     struct us_py_state *state = PyModule_GetState(module);
+    us_py_life_setup();
     pthread_mutex_init(&state->allocators_lock, NULL);
     if (!import_all(state))
         return -1;

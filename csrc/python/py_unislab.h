@@ -60,6 +60,7 @@ struct us_py_life {
     _Atomic int64_t pins;
     _Atomic int ending; /* somebody is ending it */
     _Atomic int ended;
+    _Atomic unsigned forks; /* when pins and ending were last known to be of this process */
 };
 
 /* What the allocator keeps for one of its caches as long as that exists. */
@@ -109,6 +110,7 @@ struct us_py_cache {
 /* A call that works on an allocator or a cache: pinned from enter to leave. */
 struct us_py_call {
     struct us_py_life *life;
+    unsigned forks; /* of life, when it was pinned */
     PyThreadState *saved;
 #if defined(US_MODEL) && defined(Py_GIL_DISABLED)
     PyCriticalSection section; /* the scripted machine runs one call at a time */
@@ -128,6 +130,7 @@ void us_py_acquire(struct us_py_call *call);
 /* Ending: true = this thread ends it now, and nobody else is inside. false: it had ended before, or
  * (with an exception) the place forbids it. */
 bool us_py_end_begin(struct us_py_life *life, const char *what);
+void us_py_life_setup(void); /* once, before the first use */
 void us_py_end_settle(struct us_py_life *life, bool ended);
 /* While a constructor in Python runs on this thread: ending and waiting are refused. */
 extern _Thread_local unsigned us_py_constructing;

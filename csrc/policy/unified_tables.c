@@ -142,7 +142,8 @@ static void free_rings(struct us_cache *c, void **ring, size_t bytes)
             us_meta_free(c->slabs->memory, ring[cpu], bytes);
 }
 
-/* Rings of the planned capacity for the populated CPUs; false when there is no memory for them all. */
+/* Rings of the planned capacity for the populated CPUs; false when there is no memory for them all.
+ */
 static bool make_rings(struct us_cache *c, void **ring)
 {
     for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
@@ -155,8 +156,8 @@ static bool make_rings(struct us_cache *c, void **ring)
     return true;
 }
 
-/* Everything that may fail comes first: rings are exchanged once the second level fits the new size, so
- * that a cache whose resize is refused has the rings that its plan names. */
+/* Everything that may fail comes first: rings are exchanged once the second level fits the new
+ * size, so that a cache whose resize is refused has the rings that its plan names. */
 static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int64_t value,
                                     struct us_error *e)
 {

@@ -241,6 +241,33 @@ static void rings_that_are_closed_empty_and_full_miss(void)
     free(r);
 }
 
+/* The pop that would carry the count beyond its width is left to who records the count first. */
+static void pops_that_would_wrap_are_left_to_the_slow_path(void)
+{
+    const uint64_t last = us_header_make(US_POPS_WRAP - 1, 7, 3);
+    struct us_ring *r = new_ring(4);
+    void *out[4] = {NULL}, *mark = &out;
+    struct us_batch b = batch(out, 1, US_SEEN_KEEP);
+
+    all_closed(closed_ring());
+    table[cpu] = r;
+    atomic_store(&r->header, last);
+    CHECK_EQ(pop_or(mark), mark);
+    CHECK_EQ(us_seq_take_hot(&b), US_SEQ_WRAPS);
+    CHECK_EQ(us_ring_header(r), last);
+    b.wrap = 1;
+    CHECK_EQ(us_seq_take_hot(&b), 1);
+    CHECK_EQ(us_ring_header(r), us_header_make(0, 7, 2));
+    b.wrap = 0;
+    b.n = 3;
+    atomic_store(&r->header, us_header_make(US_POPS_WRAP - 3, 7, 3)); /* the third one wraps */
+    CHECK_EQ(us_seq_take_hot(&b), US_SEQ_WRAPS);
+    atomic_store(&r->header, us_header_make(US_POPS_WRAP - 4, 7, 3));
+    CHECK_EQ(us_seq_take_hot(&b), 3);
+    CHECK_EQ(us_ring_header(r), us_header_make(US_POPS_WRAP - 1, 7, 0));
+    free(r);
+}
+
 static void a_batch_meant_for_another_cpu_changes_nothing(void)
 {
     struct us_ring *r = new_ring(4);
@@ -430,6 +457,7 @@ int main(void)
     set_up();
     RUN(rings_are_equal_after_any_program);
     RUN(rings_that_are_closed_empty_and_full_miss);
+    RUN(pops_that_would_wrap_are_left_to_the_slow_path);
     RUN(a_batch_meant_for_another_cpu_changes_nothing);
     RUN(lists_of_word_0);
     RUN(lists_of_any_word);

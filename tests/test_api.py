@@ -41,7 +41,7 @@ def test_sizes(text: Any, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "KiB", "-1", "1 XiB", "1 kib", "0.3 B", "1e3", "1 2"])
 def test_texts_that_are_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="expected|whole"):
+    with pytest.raises(ValueError, match=r"expected|whole"):
         us.parse_size(text)
 
 
@@ -190,7 +190,7 @@ def test_a_closed_allocator_refuses(opened: us.Allocator) -> None:
         lambda: list(cache.tunables),
     ]
     for call in calls:
-        with pytest.raises(RuntimeError, match="closed|destroyed"):
+        with pytest.raises(RuntimeError, match=r"closed|destroyed"):
             call()
     assert "closed" in repr(opened)
     assert "destroyed" in repr(cache)

@@ -95,14 +95,14 @@ PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t
 
 /* ---- free ------------------------------------------------------------------------------------ */
 
-/* Native 8-byte integers of one dimension, C-contiguous. */
+/* Native 8-byte integers; the request made them C-contiguous. */
 static bool is_addresses(const Py_buffer *view)
 {
     const char *format = view->format ? view->format : "B";
     if (*format == '@' || *format == '=' ||
         *format == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>'))
         format++;
-    return view->itemsize == 8 && *format && strchr("QqLlNn", *format) && !format[1];
+    return view->ndim > 0 && view->itemsize == 8 && *format && strchr("QqLlNn", *format) && !format[1];
 }
 
 /* A view of the addresses in `value`: its own buffer, or that of an array made from it. */

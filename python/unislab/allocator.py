@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from unislab.cache import DEBUG_F, FLAGS
 from unislab.errors import unknown_name
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from unislab.validation import Validation
 
 __all__ = ["Allocator", "Reaper"]
+
+T = TypeVar("T")
 
 _KINDS = {"pages": 0, "meta": 1}
 _U64 = 2**64
@@ -367,6 +369,17 @@ class Allocator:
             function,
             texts(rows, tunables),
         )
+
+    def _each(self, look: Callable[[Cache], T]) -> dict[str, T]:
+        """What ``look`` says of every cache; one that another thread destroys is left out."""
+        found = {}
+        for cache in self._caches():
+            try:
+                found[cache.name] = look(cache)
+            except RuntimeError:
+                if cache.alive or self.closed:
+                    raise
+        return found
 
     @property
     def caches(self) -> dict[str, Cache]:

@@ -56,8 +56,8 @@ def _as_addresses(addresses: Any) -> NDArray[np.uint64]:
     import numpy as np
 
     array = np.asarray(addresses)
-    if array.ndim != 1:
-        raise TypeError(f"expected a sequence of addresses, got {array.ndim} dimensions")
+    if array.ndim == 0:
+        raise TypeError(f"expected a sequence of addresses, got {addresses!r:.60}")
     if array.size == 0:
         return np.empty(0, np.uint64)
     if array.dtype.kind not in "iu":

@@ -211,11 +211,13 @@ def allocator_stats(allocator: Allocator, exact: bool) -> Stats:
     import numpy as np
 
     rows, common = _rows(allocator._core, allocator.policy)
-    counts = sum(
-        np.frombuffer(cache._stats(exact), np.int64).reshape(-1, len(rows))[:, :common]
-        for cache in allocator._caches()
+    words = allocator._each(lambda cache: cache._stats(exact))
+    counts = np.add.reduce(
+        [
+            np.frombuffer(each, np.int64).reshape(-1, len(rows))[:, :common]
+            for each in words.values()
+        ]
     )
-    assert not isinstance(counts, int)  # the general caches always exist
     locks = {}
     for name, acquired, contended in allocator._locks():
         locks[f"lock_acquired_{name}"] = acquired

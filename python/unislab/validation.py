@@ -125,7 +125,7 @@ def cache_validation(cache: Cache) -> Validation:
 
 def allocator_validation(allocator: Allocator) -> Validation:
     """Check every cache, one after the other."""
-    parts = {cache.name: cache_validation(cache) for cache in allocator._caches()}
+    parts = allocator._each(cache_validation)
     sums = {name: sum(getattr(part, name) for part in parts.values()) for name in _COUNTS}
     return Validation(
         name="allocator",

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from unislab.allocator import Allocator
     from unislab.cache import Cache
 
+_Row = tuple[str, int, int, int, int, int, int, int, int, int, int, int]
+
 __all__ = ["COLUMNS", "slabinfo_frame", "slabinfo_text"]
 
 #: Columns in the order of ``/proc/slabinfo``.
@@ -37,7 +39,7 @@ def _tunable(cache: Cache, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _row(cache: Cache) -> tuple[object, ...]:
+def _row(cache: Cache) -> _Row:
     account = cache._account()
     slabs, queues = cache._snapshot()
     active_slabs = sum(1 for row in slabs if row[5] < row[3])
@@ -61,12 +63,17 @@ def _row(cache: Cache) -> tuple[object, ...]:
     )
 
 
+def _rows(allocator: Allocator) -> list[_Row]:
+    """Created caches first, general ones after."""
+    rows = allocator._each(lambda cache: (cache.general, _row(cache)))
+    return [row for _, row in sorted(rows.values(), key=lambda pair: pair[0])]
+
+
 def slabinfo_frame(allocator: Allocator) -> pd.DataFrame:
-    """One row a cache, created ones first, general ones after."""
+    """One row a cache."""
     import pandas as pd
 
-    caches = sorted(allocator._caches(), key=lambda cache: cache.general)
-    return pd.DataFrame([_row(cache) for cache in caches], columns=COLUMNS)
+    return pd.DataFrame(_rows(allocator), columns=COLUMNS)
 
 
 def slabinfo_text(allocator: Allocator) -> str:
@@ -77,12 +84,12 @@ def slabinfo_text(allocator: Allocator) -> str:
         " : tunables <limit> <batchcount> <sharedfactor>"
         " : slabdata <active_slabs> <num_slabs> <sharedavail>",
     ]
-    for cache in sorted(allocator._caches(), key=lambda cache: cache.general):
-        name, active, total, size, per_slab, pages, *rest = _row(cache)
-        limit, batch, factor, active_slabs, slabs, shared = rest
+    for row in _rows(allocator):
+        name, active, total, size, per_slab, pages = row[:6]
+        limit, batch, factor, active_slabs, slabs, shared = row[6:]
         lines.append(
-            f"{name!s:<17} {active!s:>6} {total!s:>6} {size!s:>6} {per_slab!s:>4} {pages!s:>4}"
-            f" : tunables {limit!s:>4} {batch!s:>4} {factor!s:>4}"
-            f" : slabdata {active_slabs!s:>6} {slabs!s:>6} {shared!s:>6}"
+            f"{name:<17} {active:>6} {total:>6} {size:>6} {per_slab:>4} {pages:>4}"
+            f" : tunables {limit:>4} {batch:>4} {factor:>4}"
+            f" : slabdata {active_slabs:>6} {slabs:>6} {shared:>6}"
         )
     return "\n".join(lines) + "\n"

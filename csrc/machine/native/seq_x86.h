@@ -16,9 +16,10 @@
  * jump, even where success is a separate result. Popping reports by the carry flag, which every
  * test of its success has cleared; pushing has no output and jumps to a label of C.
  *
- * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence +
- * place], when positive, spins that often (so that preemption strikes there), and when negative
- * traps, so that a signal is delivered exactly there. */
+ * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence + place],
+ * when positive, spins that often (so that preemption strikes there), and when negative traps, so
+ * that a signal is delivered exactly there. Not with US_DUMMY_RSEQ: that build counts instructions.
+ */
 #ifndef US_SEQ_X86_H
 #define US_SEQ_X86_H
 
@@ -41,13 +42,16 @@
 #define US_SEQ_LOADED      1 /* with the region at hand, */
 #define US_SEQ_READY       2 /* before the committing store */
 
+#if defined(US_TESTING) && !defined(US_DUMMY_RSEQ)
+#define US_SEQ_INJECT 1
+#endif
 #define US_SEQ_TEXT_(x) #x
 #define US_SEQ_TEXT(x)  US_SEQ_TEXT_(x)
 
 /* One instruction a line. */
 /* clang-format off */
 
-#ifdef US_TESTING
+#ifdef US_SEQ_INJECT
 extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidden")));
 #define US_SEQ_POINT(sequence, place) \
     "us_inject + 12 * " US_SEQ_TEXT(sequence) " + 4 * " US_SEQ_TEXT(place)

@@ -150,6 +150,39 @@ def test_a_node_can_be_named(scene: Set, debug: str | None) -> None:
 
 @once
 @both
+def test_writing_the_tunable_ages_as_the_call_does(scene: Set, debug: str | None) -> None:
+    """As the sysfs file: write a node, or -1 for all; read the bytes of the last run."""
+    s = scene(nodes=2, debug=debug)
+    s.free(0, s.alloc(0, 16))
+    s.free(2, s.alloc(2, 16))
+    tunables = s.cache.tunables
+    tunables.expire = -1
+    assert tunables.expire == 0
+    tunables.expire = 1
+    assert tunables.expire == 16 * 64
+    assert (len(s.cpu(0)), len(s.cpu(2))) == (16, 0)
+    tunables.expire = -1
+    assert tunables.expire == 16 * 64
+    assert s.cpu(0) == []
+    with pytest.raises(ValueError, match="2"):
+        tunables.expire = 2
+
+
+@once
+def test_a_byte_budget_bounds_the_shared_queues(scene: Set) -> None:
+    # Room for the two CPU queues of 125, and for 100 objects more.
+    s = scene(queue_budget=64 * 350)
+    for cpu in (0, 1):
+        s.free(cpu, s.alloc(cpu, 3000))
+        assert queued(s.cache) <= 350
+        assert len(s.shared()) <= 100
+    s.cache.tunables.queue_budget = 0
+    s.free(0, s.alloc(0, 3000))
+    assert len(s.shared()) > 350
+
+
+@once
+@both
 def test_after_enough_idle_passes_nothing_is_retained(scene: Set, debug: str | None) -> None:
     s = scene(nodes=2, debug=debug)
     ours, theirs = s.alloc(0, 1000), s.alloc(2, 200)

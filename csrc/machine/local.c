@@ -508,19 +508,40 @@ static void ring_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
         *pushes = 0;
 }
 
-/* What a live descriptor adds. False when the word changed meanwhile. */
-static bool live_counts(const struct us_words *r, unsigned w, uint64_t *pops, uint64_t *pushes)
+/* What a live descriptor adds. False when it changed meanwhile. */
+static bool live_counts(const struct us_local *l, const struct us_words *r, unsigned w,
+                        uint64_t *pops, uint64_t *pushes)
 {
     struct us_list *list = __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE);
     uint64_t installed, count;
+    uint32_t size;
+    bool whole;
+    void *head;
 
     if (list == &us_closed_list)
         return true;
     installed = __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE);
     count = __atomic_load_n(&list->count, __ATOMIC_ACQUIRE);
+    head = __atomic_load_n(&list->head, __ATOMIC_ACQUIRE);
+    whole = l->length(list, &size);
     *pops += us_list_pops(count);
-    *pushes += us_list_size(count) + us_list_pops(count) - installed;
-    return __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE) == list;
+    if (whole && size + us_list_pops(count) > installed)
+        *pushes += size + us_list_pops(count) - installed;
+    return __atomic_load_n(&list->count, __ATOMIC_ACQUIRE) == count &&
+           __atomic_load_n(&list->head, __ATOMIC_ACQUIRE) == head &&
+           __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE) == list;
+}
+
+/* In the fallback a reader follows links while nobody changes them; it gives up on a slot that
+ * stays held, as its own thread's would under a signal handler. */
+static bool hold_slot(const struct us_local *l, unsigned cpu)
+{
+    _Atomic uint32_t *slot = &l->machine->cpu[cpu].slot;
+
+    for (unsigned tries = 0; l->mode == US_MODE_SLOT && tries < 1000; tries++)
+        if (atomic_exchange_explicit(slot, 1, memory_order_acquire) == 0)
+            return true;
+    return false;
 }
 
 static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64_t *pushes)
@@ -530,13 +551,15 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
     uint64_t harvested;
 
     for (unsigned tries = 0; tries < 64; tries++) {
-        bool same = true;
+        bool held = hold_slot(l, cpu), same = true;
 
         harvested = look(&m->list_pops);
         *pops = harvested;
         *pushes = look(&m->list_pushes);
         for (unsigned w = 0; r != NULL && w < US_NWORDS; w++)
-            same = live_counts(r, w, pops, pushes) && same;
+            same = live_counts(l, r, w, pops, pushes) && same;
+        if (held)
+            atomic_store_explicit(&l->machine->cpu[cpu].slot, 0, memory_order_release);
         if (same && look(&m->list_pops) == harvested)
             return;
     }

@@ -138,7 +138,7 @@ bool us_list_pop_c(struct us_list *l, ptrdiff_t link, void **out)
 
     if (object == NULL)
         return false;
-    l->head = *link_of(object, link);
+    __atomic_store_n(&l->head, *link_of(object, link), __ATOMIC_RELAXED);
     set_count(l, l->count + US_LIST_POP_DELTA);
     *out = object;
     return true;
@@ -147,8 +147,7 @@ bool us_list_pop_c(struct us_list *l, ptrdiff_t link, void **out)
 void us_list_push_c(struct us_list *l, ptrdiff_t link, void *object)
 {
     *link_of(object, link) = l->head;
-    l->head = object;
-    set_count(l, l->count + 1);
+    __atomic_store_n(&l->head, object, __ATOMIC_RELAXED);
 }
 
 void us_words_init(struct us_words *r, uint64_t base, uint64_t length)

@@ -9,13 +9,17 @@
  * index of the oldest = head & mask, of the hottest = (head + size - 1) & mask. Pop takes the
  * hottest end, push adds to it, drain takes the oldest end. Pops are never reset.
  *
- * A list region is one line of words, each naming one descriptor (struct us_list). Head, count and
- * pops live in the descriptor: {head, count} is committed in one aligned 16-byte store, count being
+ * A list region is one line of words, each naming one descriptor (struct us_list). A pop commits
+ * {head, count} in one aligned 16-byte store; a push changes the head alone, in one 8-byte store:
+ * two wide stores in a row cost more than the rest of the path, since loads after them wait. Count
+ * is
  *
  *     63              20 19      0
  *     [ pops : 44       | size : 20 ]
  *
- * Pops of a descriptor count from its installation; 2^44 of them take 19 hours of nothing else.
+ * Pops count from the descriptor's installation; 2^44 of them take 19 hours of nothing else. Size
+ * is that at installation; how many objects are there now is told by walking the list, and pushes
+ * follow.
  *
  * The functions here are the C half of the pair; machine/native/ring_x86.h and list_x86.h hold the
  * restartable half, and tests/c/test_pair.c holds the two equal. They are also what shared and
@@ -35,8 +39,8 @@
 #define US_POP_DELTA  ((1ull << US_POPS_SHIFT) - 1) /* one more pop, one less object */
 #define US_POPS_WRAP  (1ull << (64 - US_POPS_SHIFT))
 #define US_LIST_SIZE_BITS 20
-#define US_LIST_MAX       ((1u << US_LIST_SIZE_BITS) - 1)   /* objects one descriptor may hold */
-#define US_LIST_POP_DELTA ((1ull << US_LIST_SIZE_BITS) - 1) /* one more pop, one less object */
+#define US_LIST_MAX       ((1u << US_LIST_SIZE_BITS) - 1) /* objects one descriptor may hold */
+#define US_LIST_POP_DELTA (1ull << US_LIST_SIZE_BITS)     /* one more pop */
 
 #define US_SEEN_TOUCHED (~0ull) /* equals no header: size would exceed every capacity */
 

@@ -604,6 +604,7 @@ static enum us_status slub_create(struct us_cache *c, struct us_error *e)
     st->min_partial = (uint32_t)c->tunable[US_SLUB_T_MIN_PARTIAL];
     st->defrag_threshold = (uint32_t)c->tunable[US_SLUB_T_DEFRAG_RATIO] * 10;
     c->state = st;
+    c->local.length = us_slub_length;
     us_slub_choose_entries(c);
     return US_OK;
 }

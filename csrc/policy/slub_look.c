@@ -15,25 +15,11 @@ static void copy_oldest(const struct us_cache *c, const struct us_slab *s, uint3
             out[i - from] = object;
 }
 
-/* Objects of the freelist, as far as its links can be followed. */
-static uint32_t sound_length(const struct us_cache *c, const struct us_slab *s)
-{
-    const uint32_t most = us_list_size(s->local.count);
-    void *object = s->local.head, *next;
-    uint32_t size = 0;
-
-    while (object && size < most && us_slub_read_link(c, s, object, &next)) {
-        object = next;
-        size++;
-    }
-    return size;
-}
-
 static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsigned cpu,
                            const struct us_slab *s)
 {
     struct us_memory *mem = c->slabs->memory;
-    const uint32_t size = sound_length(c, s);
+    uint32_t size;
     struct us_stock stock = {.kind = US_STOCK_CPU,
                              .name = "freelist",
                              .cpu = (int)cpu,
@@ -45,6 +31,8 @@ static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsig
     void **object = chunk;
     uint32_t at = 0, most = VISIT_CHUNK;
 
+    us_slub_walk(s, &size);
+    size = size < us_slab_objects(s) - s->free ? size : us_slab_objects(s) - s->free;
     if (size > VISIT_CHUNK && (object = us_meta_alloc(mem, size * sizeof(*object))) != NULL)
         most = size;
     else

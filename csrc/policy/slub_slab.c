@@ -105,18 +105,40 @@ void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen)
 
 /* ---- the CPU slab -------------------------------------------------------------------- */
 
-/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. More pops
- * than objects, which only a chain that bites its tail gives, have borrowed from the pops. */
+bool us_slub_walk(const struct us_slab *s, uint32_t *size)
+{
+    const uint32_t most = us_slab_objects(s);
+    void *object = __atomic_load_n(&s->local.head, __ATOMIC_RELAXED), *next;
+
+    *size = 0;
+    while (object && *size < most && us_slub_read_link(s->cache, s, object, &next)) {
+        object = next;
+        ++*size;
+    }
+    return object == NULL;
+}
+
+bool us_slub_length(struct us_list *list, uint32_t *size)
+{
+    return us_slub_walk(us_slub_slab_of_list(list), size);
+}
+
+/* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. Of a broken
+ * chain nobody knows how many objects it held: all that are not on the slab's own freelist are
+ * taken for it, and no pushes are counted; whoever follows the chain will find the break. */
 static struct us_slab *settle(struct us_cache *c, unsigned cpu, struct us_list *list)
 {
     struct us_slab *s = us_slub_slab_of_list(list);
-    const uint64_t count = list->count;
-    const bool borrowed = us_list_size(count) > US_LIST_MAX / 2;
-    const uint64_t pops = us_list_pops(count) + borrowed;
-    const uint64_t size = us_list_size(count) - (borrowed ? US_LIST_MAX + 1ull : 0);
+    const uint64_t pops = us_list_pops(list->count);
+    uint32_t size;
 
-    us_local_harvest(&c->local, cpu, pops, size + pops - s->installed);
-    us_slub_set_local(s, list->head, borrowed ? 0 : (uint32_t)size);
+    if (us_slub_walk(s, &size)) {
+        us_local_harvest(&c->local, cpu, pops, size + pops - s->installed);
+    } else {
+        us_local_harvest(&c->local, cpu, pops, 0);
+        size = us_slab_objects(s) - s->free;
+    }
+    us_slub_set_local(s, list->head, size);
     return s;
 }
 

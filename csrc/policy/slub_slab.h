@@ -96,6 +96,10 @@ US_INLINE void us_slub_push_free(const struct us_cache *c, struct us_slab *s, vo
 void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s);
 /* The CPU's freelist of a private slab. */
 void us_slub_set_local(struct us_slab *s, void *head, uint32_t size);
+/* Objects of the CPU's freelist, as far as its links can be followed; false when they lead astray.
+ */
+bool us_slub_walk(const struct us_slab *s, uint32_t *size);
+bool us_slub_length(struct us_list *list, uint32_t *size); /* the same, for us_local.length */
 /* One object off it; false when the chain is broken at *object. */
 bool us_slub_pop_local(const struct us_cache *c, struct us_slab *s, void **object);
 /* Keeps a slab whose chain is broken at `seen` out of circulation. It is on no list. */

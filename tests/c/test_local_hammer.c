@@ -274,15 +274,25 @@ static void put_back(struct us_flight *f, struct slab *s)
     us_lock_drop(f, &pool_lock);
 }
 
+/* A reader may follow links while they change: they lead to cells of the slab, or nowhere. */
+static bool length(struct us_list *list, uint32_t *size)
+{
+    struct cell *c = __atomic_load_n(&list->head, __ATOMIC_RELAXED);
+
+    for (*size = 0; c != NULL && *size < CELLS; ++*size)
+        c = c->link;
+    return c == NULL;
+}
+
 /* What nobody owns goes to the pool, its counts to the CPU where it was. */
 static void retire(struct us_flight *f, struct us_list *list, unsigned cpu)
 {
     struct slab *s = (struct slab *)list;
-    uint64_t size = us_list_size(list->count), pops = us_list_pops(list->count), n = 0;
+    uint64_t pops = us_list_pops(list->count);
+    uint32_t size;
 
-    for (void *c = list->head; c != NULL; c = ((struct cell *)c)->link)
-        n++;
-    CHECK_EQ(n, size);
+    CHECK(length(list, &size));
+    list->count = size; /* pushes are not counted: who owns a list says how long it is */
     us_local_harvest(&local, cpu, pops, size + pops - s->installed);
     put_back(f, s);
 }
@@ -301,7 +311,7 @@ static void install_another(struct us_flight *f)
     if (s == NULL)
         return;
     REQUIRE(us_lock_take(f, &s->lock));
-    while (us_list_pop_c(&s->rest, 0, &object))
+    for (; us_list_pop_c(&s->rest, 0, &object); s->local.count++)
         us_list_push_c(&s->local, 0, object);
     us_lock_drop(f, &s->lock);
     s->installed = us_list_size(s->local.count);
@@ -405,6 +415,7 @@ static void every_cell_is_somewhere_once(void)
     atomic_store(&popped, 0);
     atomic_store(&pushed, 0);
     make_local(&local, machine, machine->mode, US_REGION_WORDS, 0, 0, true);
+    local.length = length;
     us_lock_init(&pool_lock, US_LOCK_NODE);
     for (unsigned i = 0; i < SLABS; i++) {
         us_lock_init(&slabs[i].lock, US_LOCK_SLAB);
@@ -412,6 +423,7 @@ static void every_cell_is_somewhere_once(void)
             slabs[i].cell[j].slab = i;
             us_list_push_c(&slabs[i].local, 0, &slabs[i].cell[j]);
         }
+        slabs[i].local.count = CELLS;
         pool[pooled++] = &slabs[i];
     }
     REQUIRE(pthread_create(&detacher, NULL, detaches, NULL) == 0);
@@ -443,7 +455,10 @@ static void every_cell_is_somewhere_once(void)
     CHECK_EQ(pushes, atomic_load(&pushed));
     CHECK_EQ(pooled, SLABS);
     for (unsigned i = 0; i < SLABS; i++) {
-        found += us_list_size(slabs[i].local.count) + us_list_size(slabs[i].rest.count);
+        uint32_t rest;
+
+        CHECK(length(&slabs[i].rest, &rest));
+        found += us_list_size(slabs[i].local.count) + rest;
         for (void *c = slabs[i].rest.head; c != NULL; c = ((struct cell *)c)->link)
             REQUIRE(!atomic_exchange(&((struct cell *)c)->held, true));
         for (void *c = slabs[i].local.head; c != NULL; c = ((struct cell *)c)->link)

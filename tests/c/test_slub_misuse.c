@@ -105,9 +105,9 @@ static void a_fast_double_free_is_found_at_the_flush(void)
     us_allocator_flush(s.a);
     CHECK_EQ(us_misuse_count(s.c), 1);
     CHECK_EQ(errors_of(&s, US_MISUSE_LIST), 1);
-    /* Seven were served and two freed, as the counters say, though not seven objects are out. */
+    /* Seven were served, as the counters say, though not seven objects are out; how many were
+     * pushed on a chain that leads in a circle, nobody can tell. */
     CHECK_EQ(fixture_allocs(s.c), 7);
-    CHECK_EQ(fixture_frees(s.c), 2);
     us_machine_on_cpu(s.a->machine, -1, NULL);
     CHECK_EQ(us_allocator_destroy(s.a, true, NULL), US_OK);
 }
@@ -124,7 +124,6 @@ static void more_pops_than_objects_are_counted_right(void)
     take(&s, again, 40);
     us_allocator_flush(s.a);
     CHECK_EQ(fixture_allocs(s.c), N + 40);
-    CHECK_EQ(fixture_frees(s.c), 2);
     CHECK_EQ(us_misuse_count(s.c), 1);
     us_machine_on_cpu(s.a->machine, -1, NULL);
     CHECK_EQ(us_allocator_destroy(s.a, true, NULL), US_OK);

@@ -1,10 +1,11 @@
 /* list_x86.h - restartable operations on the words of the CPU at hand and the descriptors they
  * name.
  *
- * A word leads to its descriptor; {head, count} of the descriptor is committed in one aligned
- * 16-byte store. Counting costs two instructions each way: popping, the count's load and addition
- * join the next object in one register; pushing, the pair is loaded as one and the addition stands
- * alone. US_LIST_UNCOUNTED leaves them out, so that instruction counts can be compared. */
+ * A word leads to its descriptor. A pop commits {head, count} in one aligned 16-byte store, a push
+ * the head in one 8-byte store. Counting costs two instructions, in the pop: the count's load and
+ * addition join the next object in one register. US_LIST_UNCOUNTED leaves them out, so that
+ * instruction counts can be compared.
+ */
 #ifndef US_LIST_X86_H
 #define US_LIST_X86_H
 
@@ -15,9 +16,8 @@ _Static_assert(offsetof(struct us_list, head) == 0 && offsetof(struct us_list, c
                    offsetof(struct us_words, installed) == 48,
                "the sequences name these offsets");
 
-/* Added to {head, count}: the head's half is overwritten or 0. */
+/* Added to {next object, count}. */
 extern const uint64_t us_list_popped[2] __attribute__((visibility("hidden")));
-extern const uint64_t us_list_pushed[2] __attribute__((visibility("hidden")));
 
 /* One instruction a line. */
 /* clang-format off */
@@ -28,20 +28,14 @@ extern const uint64_t us_list_pushed[2] __attribute__((visibility("hidden")));
     "movhps 8(%%rax), %%xmm0\n\t"          \
     "paddq %[popped], %%xmm0\n\t"
 #define US_LIST_POP_COMMIT "movaps %%xmm0, (%%rax)\n"
-#define US_LIST_PUSH_STEPS                   \
-    "movaps (%%rax), %%xmm0\n\t"             \
-    "movlps %%xmm0, (%[object],%[link])\n\t" \
-    "paddq %[pushed], %%xmm0\n\t"            \
-    "pinsrq $0, %[object], %%xmm0\n\t"
-#define US_LIST_PUSH_COMMIT "movaps %%xmm0, (%%rax)\n"
 #else
 #define US_LIST_POP_STEPS  "movq (%[object],%[link]), %%rcx\n\t"
 #define US_LIST_POP_COMMIT "movq %%rcx, (%%rax)\n"
-#define US_LIST_PUSH_STEPS    \
-    "movq (%%rax), %%rcx\n\t" \
-    "movq %%rcx, (%[object],%[link])\n\t"
-#define US_LIST_PUSH_COMMIT "movq %[object], (%%rax)\n"
 #endif
+#define US_LIST_PUSH_STEPS    \
+    "movq (%%rax), %%r9\n\t" \
+    "movq %%r9, (%[object],%[link])\n\t"
+#define US_LIST_PUSH_COMMIT "movq %[object], (%%rax)\n"
 
 #define US_LIST_POP(word)                       \
     US_SEQ_BEGIN("%[tries]", US_SEQ_MISS_CARRY) \
@@ -113,8 +107,8 @@ US_INLINE int us_seq_list_push(void **table, uint64_t w, ptrdiff_t link, struct 
             US_LIST_PUSH("(%%rax)", "%%rcx", "%%r8d", US_SEQ_MISS_GOTO)
             :
             : [area] "r"(us_rseq_offset), [table] "r"(table), [link] "r"(link), [owner] "r"(owner),
-              [object] "r"(object), [pushed] "m"(us_list_pushed)
-            : "r8", "xmm0", US_SEQ_CLOBBERS
+              [object] "r"(object)
+            : "r8", "r9", US_SEQ_CLOBBERS
             : miss);
     else
         __asm__ volatile goto(
@@ -122,8 +116,8 @@ US_INLINE int us_seq_list_push(void **table, uint64_t w, ptrdiff_t link, struct 
             US_LIST_PUSH("(%%rax,%[w],8)", "%%rcx", "%%r8d", US_SEQ_MISS_GOTO)
             :
             : [area] "r"(us_rseq_offset), [table] "r"(table), [link] "r"(link), [w] "r"(w),
-              [owner] "r"(owner), [object] "r"(object), [pushed] "m"(us_list_pushed)
-            : "r8", "xmm0", US_SEQ_CLOBBERS
+              [owner] "r"(owner), [object] "r"(object)
+            : "r8", "r9", US_SEQ_CLOBBERS
             : miss);
     return 1;
 miss:
@@ -141,8 +135,8 @@ US_INLINE int us_seq_list_push_at(void **table, uint64_t w, ptrdiff_t link, stru
         US_LIST_PUSH("(%%rax,%[w],8)", "%[cpu]", "%[tries]", US_SEQ_MISS_CARRY)
         : [cpu] "=&r"(id), [tries] "+r"(tries), "=@ccc"(missed)
         : [area] "r"(us_rseq_offset), [table] "r"(table), [link] "r"(link), [w] "r"(w),
-          [owner] "r"(owner), [object] "r"(object), [pushed] "m"(us_list_pushed)
-        : "xmm0", US_SEQ_CLOBBERS);
+          [owner] "r"(owner), [object] "r"(object)
+        : "r9", US_SEQ_CLOBBERS);
     if (US_UNLIKELY(missed))
         return 0;
     *cpu = id;

@@ -13,7 +13,6 @@
 #include "machine/native/rseq.h"
 
 const uint64_t us_list_popped[2] US_ALIGNED(16) = {0, US_LIST_POP_DELTA};
-const uint64_t us_list_pushed[2] US_ALIGNED(16) = {0, 1};
 #ifdef US_TESTING
 volatile int us_inject[3 * US_SEQ_COUNT];
 #endif

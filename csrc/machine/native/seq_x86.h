@@ -16,9 +16,10 @@
  * jump, even where success is a separate result. Popping reports by the carry flag, which every
  * test of its success has cleared; pushing has no output and jumps to a label of C.
  *
- * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence + place],
- * when positive, spins that often (so that preemption strikes there), and when negative traps, so
- * that a signal is delivered exactly there. Not with US_DUMMY_RSEQ: that build counts instructions.
+ * With US_TESTING each sequence can be interrupted at three places: us_inject[3 * sequence +
+ * place], when positive, spins that often (so that preemption strikes there), and when negative
+ * traps, so that a signal is delivered exactly there. Not with US_DUMMY_RSEQ: that build counts
+ * instructions.
  */
 #ifndef US_SEQ_X86_H
 #define US_SEQ_X86_H

@@ -7,9 +7,6 @@
 #define _GNU_SOURCE
 #include "machine/native/rseq.h"
 
-#ifdef US_HAVE_RSEQ
-#include <cpuid.h>
-#endif
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -77,19 +74,9 @@ static bool register_fences(void)
            membarrier(FENCE_RSEQ, FENCE_ONE_CPU, 0) == 0;
 }
 
-/* Lists insert a pointer into a vector register (pinsrq). */
-static bool has_sse41(void)
-{
-    unsigned a, b, c, d;
-
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_1);
-}
-
 /* Why sequences cannot be used; NULL when they can. */
 static const char *missing(void)
 {
-    if (!has_sse41())
-        return PREFIX "the processor lacks SSE4.1";
     if (&__rseq_size == NULL || &__rseq_offset == NULL || __rseq_size < sizeof(struct area))
         return PREFIX "the C library has no rseq area registered (glibc 2.35 and later do)";
     us_rseq_offset = __rseq_offset;

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from rules.books import balance_all
+from rules.books import adds_up, balance_all
 from rules.names import ALLOCS, FREES
 
 import unislab as us
@@ -70,10 +70,37 @@ def test_a_part_of_a_trace_under_debug(policy: str, touch: str, debug: str) -> N
     )
 
 
-def test_one_cpu_replays_what_two_recorded(policy: str) -> None:
-    """CPUs that this machine (here: topology) lacks fold modulo its CPUs; the sums stay."""
-    part = trace_of("hackbench")[:6000]
-    result = us.run(part, policy=policy, min_time=0)
-    again = us.run(part, policy=policy, min_time=0)
-    for one in (result, again):
-        assert sum(one.counters[c] for c in ALLOCS) == part.counts["allocs"]
+@pytest.mark.parametrize("implied", ["before", "spread"])
+@pytest.mark.parametrize("sizes", ["requested", "kernel"])
+def test_counts_do_not_depend_on_how_a_trace_is_laid_out(
+    policy: str, implied: str, sizes: str
+) -> None:
+    """Where implied frees go and which sizes are asked for changes paths, never the sums."""
+    part = trace_of("fork")[:8000]
+    result = us.run(part, policy=policy, implied=implied, sizes=sizes, min_time=0)
+    counts = part.counts
+    assert counts["implied_frees"] > 0
+    assert sum(result.counters[c] for c in ALLOCS) == counts["allocs"]
+    assert sum(result.counters[c] for c in FREES) == (
+        counts["frees_matched"] + counts["implied_frees"]
+    )
+
+
+@pytest.mark.parametrize("name", ["tcp_rr", "bursts"])
+def test_one_cpus_part_counts_the_same_here_and_modelled(policy: str, name: str) -> None:
+    """A real trace on one CPU takes the same paths on this machine and on a model of it."""
+    part = trace_of(name).filter(cpus=0)[:20_000]
+    here = us.run(part, policy, min_time=0)
+    model = us.run(part, policy, machine=us.Machine.from_topology(us.Topology.native()))
+    assert dict(here.counters) == dict(model.counters)
+    key = ["cache", "counter"]
+    counted = [result.caches.groupby(key)["value"].sum().to_dict() for result in (here, model)]
+    assert counted[0] == counted[1]
+    assert model.seconds is None  # a modelled machine has no times yet
+
+
+def test_memory_of_a_run_adds_up(policy: str) -> None:
+    result = us.run(trace_of("files")[:20_000], policy, min_time=0)
+    adds_up(result.memory)
+    for account in ("reserved", "metadata", "resident"):
+        assert result.memory[account] <= result.memory[f"{account}_peak"]

@@ -42,6 +42,23 @@ static inline void commit(struct us_ring *r, uint64_t header, enum us_seen seen)
     atomic_store_explicit(&r->header, header, memory_order_release);
 }
 
+/* Ring slots [from, from + n), which may go around the end, to or from a vector. */
+static void copy_out(const struct us_ring *r, uint32_t from, void **out, unsigned n)
+{
+    const uint32_t at = from & r->mask, straight = least(n, r->mask + 1 - at);
+
+    memcpy(out, r->object + at, straight * sizeof(*out));
+    memcpy(out + straight, r->object, (n - straight) * sizeof(*out));
+}
+
+static void copy_in(struct us_ring *r, uint32_t from, void *const *in, unsigned n)
+{
+    const uint32_t at = from & r->mask, straight = least(n, r->mask + 1 - at);
+
+    memcpy(r->object + at, in, straight * sizeof(*in));
+    memcpy(r->object, in + straight, (n - straight) * sizeof(*in));
+}
+
 bool us_ring_pop_c(struct us_ring *r, void **out)
 {
     return us_ring_pop_batch_c(r, out, 1) == 1;
@@ -82,8 +99,7 @@ unsigned us_ring_take_top_c(struct us_ring *r, void **out, unsigned n, enum us_s
     if (n == 0)
         return 0;
     first = us_header_head(h) + size - n;
-    for (unsigned i = 0; i < n; i++)
-        out[i] = r->object[(first + i) & r->mask];
+    copy_out(r, first, out, n);
     commit(r, h - n, seen);
     return n;
 }
@@ -96,8 +112,7 @@ unsigned us_ring_take_oldest_c(struct us_ring *r, void **out, unsigned n, enum u
     n = least(n, size);
     if (n == 0)
         return 0;
-    for (unsigned i = 0; i < n; i++)
-        out[i] = r->object[(head + i) & r->mask];
+    copy_out(r, head, out, n);
     commit(r, us_header_make(us_header_pops(h), head + n, size - n), seen);
     return n;
 }
@@ -110,9 +125,7 @@ unsigned us_ring_add_c(struct us_ring *r, void *const *in, unsigned n, enum us_s
 
     if (added == 0)
         return 0;
-    in += n - added;
-    for (unsigned i = 0; i < added; i++)
-        r->object[(end + i) & r->mask] = in[i];
+    copy_in(r, end, in + n - added, added);
     commit(r, h + added, seen);
     return added;
 }

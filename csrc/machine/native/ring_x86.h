@@ -135,12 +135,25 @@ _Static_assert(offsetof(struct us_batch, base) == 16 && offsetof(struct us_batch
 _Static_assert(US_SEEN_KEEP == 0 && US_SEEN_COMMIT == 1 && US_SEEN_TOUCH == 2,
                "the sequences compare with 1");
 
+/* Splits n slots from an index on: the index is masked, ecx gets those up to the ring's end and edx
+ * those that go on at its start. Both parts are then moved by the string instruction, which an abort
+ * leaves half done and a retry begins anew. */
+#define US_BATCH_STRAIGHT(index, n)  \
+    "andl 8(%%rax), " index "\n\t"  \
+    "movl 8(%%rax), %%ecx\n\t"      \
+    "incl %%ecx\n\t"                \
+    "subl " index ", %%ecx\n\t"     \
+    "cmpl " n ", %%ecx\n\t"         \
+    "cmoval " n ", %%ecx\n\t"       \
+    "movl " n ", %%edx\n\t"         \
+    "subl %%ecx, %%edx\n\t"
+
 #define US_BATCH_BEGIN US_SEQ_BEGIN("%[tries]", "movl $-1, %[done]\n\tjmp 6f")
 
 #define US_BATCH_OPERANDS(b, done, tries)     \
     : [done] "=&r"(done), [tries] "+r"(tries)                          \
     : [area] "r"(us_rseq_offset), [b] "r"(b)                           \
-    : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "memory", "cc"
+    : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc"
 
 /* Up to n hottest into objects[], the hottest first; counted as pops. */
 US_INLINE int us_seq_take_hot(const struct us_batch *b)
@@ -203,17 +216,17 @@ US_INLINE int us_seq_take_oldest(const struct us_batch *b)
         "cmoval %%r9d, %%r8d\n\t" /* how many */
         "testl %%r8d, %%r8d\n\t"
         "jz 6f\n\t"
-        "movl %%ecx, %%edx\n\t"
-        "shrl $14, %%edx\n\t" /* index of the oldest */
-        "movq 8(%[b]), %%r10\n\t"
-        "xorl %%r9d, %%r9d\n"
-        "7:\tandl 8(%%rax), %%edx\n\t"
-        "movq 64(%%rax,%%rdx,8), %%r11\n\t"
-        "movq %%r11, (%%r10,%%r9,8)\n\t"
-        "incl %%edx\n\t"
-        "incl %%r9d\n\t"
-        "cmpl %%r8d, %%r9d\n\t"
-        "jb 7b\n\t"
+        "movq %%rcx, %%r11\n\t"
+        "movl %%ecx, %%esi\n\t"
+        "shrl $14, %%esi\n\t" /* index of the oldest */
+        "movq 8(%[b]), %%rdi\n\t"
+        US_BATCH_STRAIGHT("%%esi", "%%r8d")
+        "leaq 64(%%rax,%%rsi,8), %%rsi\n\t"
+        "rep movsq\n\t"
+        "movl %%edx, %%ecx\n\t"
+        "leaq 64(%%rax), %%rsi\n\t"
+        "rep movsq\n\t"
+        "movq %%r11, %%rcx\n\t"
         "movl %%ecx, %%edx\n\t"
         "shrl $14, %%edx\n\t"
         "addl %%r8d, %%edx\n\t"
@@ -260,19 +273,21 @@ US_INLINE int us_seq_add(const struct us_batch *b)
         "jz 6f\n\t"
         "subl %%edx, %%r9d\n\t"
         "andl 40(%[b]), %%r9d\n\t" /* how many are passed over */
-        "movq 8(%[b]), %%r10\n\t"
-        "leaq (%%r10,%%r9,8), %%r10\n\t"
-        "movl %%ecx, %%r11d\n\t"
-        "shrl $14, %%r11d\n\t"
-        "addl %%r11d, %%r8d\n\t" /* index of the first free slot */
-        "xorl %%r9d, %%r9d\n"
-        "7:\tandl 8(%%rax), %%r8d\n\t"
-        "movq (%%r10,%%r9,8), %%r11\n\t"
-        "movq %%r11, 64(%%rax,%%r8,8)\n\t"
-        "incl %%r8d\n\t"
-        "incl %%r9d\n\t"
-        "cmpl %%edx, %%r9d\n\t"
-        "jb 7b\n\t"
+        "movq 8(%[b]), %%rsi\n\t"
+        "leaq (%%rsi,%%r9,8), %%rsi\n\t"
+        "movq %%rcx, %%r11\n\t"
+        "movl %%edx, %%r9d\n\t"
+        "movl %%ecx, %%edi\n\t"
+        "shrl $14, %%edi\n\t"
+        "addl %%r8d, %%edi\n\t" /* index of the first free slot */
+        US_BATCH_STRAIGHT("%%edi", "%%r9d")
+        "leaq 64(%%rax,%%rdi,8), %%rdi\n\t"
+        "rep movsq\n\t"
+        "movl %%edx, %%ecx\n\t"
+        "leaq 64(%%rax), %%rdi\n\t"
+        "rep movsq\n\t"
+        "movl %%r9d, %%edx\n\t"
+        "movq %%r11, %%rcx\n\t"
         "leaq (%%rcx,%%rdx), %%r9\n\t"
         US_BATCH_SEEN
         US_SEQ_AT(US_SEQ_ADD, US_SEQ_READY)

@@ -220,7 +220,7 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return object;
 }
 
-static US_COLD void *alloc_slow(struct us_cache *c, unsigned flags, int node)
+static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
 {
     struct us_flight f;
     unsigned cpu, local;
@@ -364,7 +364,7 @@ static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
     return true;
 }
 
-static US_COLD void free_slow(struct us_cache *c, void *object)
+static US_NOINLINE void free_slow(struct us_cache *c, void *object)
 {
     struct us_flight f;
 

@@ -67,7 +67,8 @@ PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t
     int node;
     uint64_t *words;
     if (nargs != 1) {
-        PyErr_Format(PyExc_TypeError, "alloc_bulk() takes the number of objects (%zd given)", nargs);
+        PyErr_Format(PyExc_TypeError, "alloc_bulk() takes the number of objects (%zd given)",
+                     nargs);
         return NULL;
     }
     if (!parse_count(args[0], &n))
@@ -102,7 +103,8 @@ static bool is_addresses(const Py_buffer *view)
     if (*format == '@' || *format == '=' ||
         *format == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>'))
         format++;
-    return view->ndim > 0 && view->itemsize == 8 && *format && strchr("QqLlNn", *format) && !format[1];
+    return view->ndim > 0 && view->itemsize == 8 && *format && strchr("QqLlNn", *format) &&
+           !format[1];
 }
 
 /* A view of the addresses in `value`: its own buffer, or that of an array made from it. */
@@ -133,7 +135,8 @@ PyObject *us_py_cache_free_bulk(PyObject *op, PyObject *const *args, Py_ssize_t 
     struct us_error error;
     Py_buffer view;
     if (nargs != 1) {
-        PyErr_Format(PyExc_TypeError, "free_bulk() takes one array of addresses (%zd given)", nargs);
+        PyErr_Format(PyExc_TypeError, "free_bulk() takes one array of addresses (%zd given)",
+                     nargs);
         return NULL;
     }
     if (!get_addresses(state, args[0], &view))

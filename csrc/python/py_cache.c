@@ -157,7 +157,7 @@ PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
-/* ---- work on the whole cache ------------------------------------------------------------------ */
+/* ---- work on the whole cache ----------------------------------------------------------------- */
 
 static PyObject *cache_shrink(PyObject *op, PyObject *unused)
 {
@@ -342,7 +342,7 @@ static PyMethodDef cache_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define MEMBER(name, type, field, doc)                                                            \
+#define MEMBER(name, type, field, doc) \
     {name, type, offsetof(struct us_py_cache, field), READONLY, doc}
 static PyMemberDef cache_members[] = {
     MEMBER("name", T_OBJECT_EX, name, "Name of the cache."),
@@ -366,12 +366,9 @@ static PyGetSetDef cache_getset[] = {
 };
 
 static PyType_Slot cache_slots[] = {
-    {Py_tp_dealloc, cache_dealloc},
-    {Py_tp_traverse, cache_traverse},
-    {Py_tp_methods, cache_methods},
-    {Py_tp_members, cache_members},
-    {Py_tp_getset, cache_getset},
-    {0, NULL},
+    {Py_tp_dealloc, cache_dealloc}, {Py_tp_traverse, cache_traverse},
+    {Py_tp_methods, cache_methods}, {Py_tp_members, cache_members},
+    {Py_tp_getset, cache_getset},   {0, NULL},
 };
 
 PyType_Spec us_py_cache_spec = {

@@ -26,8 +26,8 @@ static int mark(struct us_py_record *record, void *object, bool failed)
     PyObject *address = PyLong_FromVoidPtr(object);
     if (!address)
         return -1;
-    int result = failed ? PySet_Add(record->failed, address)
-                        : PySet_Discard(record->failed, address);
+    int result =
+        failed ? PySet_Add(record->failed, address) : PySet_Discard(record->failed, address);
     Py_DECREF(address);
     return result < 0 ? -1 : 0;
 }

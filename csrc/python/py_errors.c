@@ -82,10 +82,8 @@ PyObject *us_py_raise_misuse(struct us_py_state *state, const struct us_error *e
     const char *text = error->text;
     const char *names[] = {"cache", "slab", "address", "found", "expected"};
     PyObject *values[] = {
-        part(text, "cache '", "'"),
-        number_after(text, "slab "),
-        number_after(text, "object "),
-        part(text, "found ", ", expected "),
+        part(text, "cache '", "'"),      number_after(text, "slab "),
+        number_after(text, "object "),   part(text, "found ", ", expected "),
         part(text, ", expected ", "\n"),
     };
     return raise_with(state->corruption_error, text, names, values, 5);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define TEXT(x)  TEXT_(x)
 
 #ifdef __clang__
 #define COMPILER "clang " __clang_version__
@@ -95,7 +95,7 @@ static PyObject *policies(PyObject *module, PyObject *unused)
     return list;
 }
 
-/* ---- peek and poke ------------------------------------------------------------------------------ */
+/* ---- peek and poke --------------------------------------------------------------------------- */
 
 /* True when every byte lies in a slab of an open allocator of this module. */
 static bool in_slabs(const struct us_slabs *slabs, uint64_t address, size_t n)
@@ -110,8 +110,8 @@ static bool in_slabs(const struct us_slabs *slabs, uint64_t address, size_t n)
     return true;
 }
 
-/* Copies n bytes from (to) an address: 1 done, 0 in no allocator of this module, -1 in a range but not
- * in a slab. The list is locked meanwhile, so that the allocator stays open. */
+/* Copies n bytes from (to) an address: 1 done, 0 in no allocator of this module, -1 in a range but
+ * not in a slab. The list is locked meanwhile, so that the allocator stays open. */
 static int copy_bytes(PyObject *module, uint64_t address, size_t n, char *out, const char *in)
 {
     struct us_py_state *state = PyModule_GetState(module);

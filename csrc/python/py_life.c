@@ -1,7 +1,7 @@
 /* py_life.c - entering, leaving and ending: nothing is destroyed under a call that works on it.
  *
- * In the child of a fork the other threads' calls never leave. What they had pinned is forgotten when
- * the child first uses the thing; what they were ending counts as ended.
+ * In the child of a fork the other threads' calls never leave. What they had pinned is forgotten
+ * when the child first uses the thing; what they were ending counts as ended.
  */
 #include "python/py_unislab.h"
 
@@ -52,9 +52,9 @@ static void renew(struct us_py_life *life)
 /* Lets other threads run for a moment: those inside, or the one that ends. */
 static void give_way(void)
 {
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *saved = PyEval_SaveThread();
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(saved);
 }
 
 /* Pins; false with an exception when it has ended. */
@@ -72,9 +72,10 @@ static bool enter(struct us_py_call *call, struct us_py_life *life, const char *
         }
         atomic_fetch_sub(&life->pins, 1);
         if (us_py_constructing) { /* the other thread may be waiting for this very call */
-            PyErr_SetString(PyExc_RuntimeError,
-                            "another thread is closing the allocator or destroying the cache that a "
-                            "constructor wants to use");
+            PyErr_SetString(
+                PyExc_RuntimeError,
+                "another thread is closing the allocator or destroying the cache that a "
+                "constructor wants to use");
             return false;
         }
         give_way();
@@ -140,7 +141,8 @@ void us_py_acquire(struct us_py_call *call)
 bool us_py_end_begin(struct us_py_life *life, const char *what)
 {
     if (us_py_constructing) {
-        PyErr_Format(PyExc_RuntimeError, "a constructor cannot %s: an allocation is under way", what);
+        PyErr_Format(PyExc_RuntimeError, "a constructor cannot %s: an allocation is under way",
+                     what);
         return false;
     }
     renew(life);

@@ -1,8 +1,9 @@
 /* py_module.c - the module: its state, its types, its start and end.
  *
  * Multi-phase initialisation, all references in the state, so that every interpreter has its own
- * module. The three public types are made with the documented Python classes as their bases; for that
- * reason they cannot be immutable types (the interpreter refuses immutable types on mutable bases).
+ * module. The three public types are made with the documented Python classes as their bases; for
+ * that reason they cannot be immutable types (the interpreter refuses immutable types on mutable
+ * bases).
  */
 #include "python/py_unislab.h"
 
@@ -133,7 +134,8 @@ struct PyModuleDef us_py_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = US_PY_MODULE,
 #ifdef US_MODEL
-    .m_doc = "The slab allocator core on a scripted machine; its public face is the package unislab.",
+    .m_doc =
+        "The slab allocator core on a scripted machine; its public face is the package unislab.",
 #else
     .m_doc = "The slab allocator core on this machine; its public face is the package unislab.",
 #endif

@@ -6,7 +6,7 @@
 enum ownership { OWNED, FREED, LENT /* to a constructor, for the time of its call */ };
 
 struct object {
-    PyObject_HEAD
+    PyObject ob_base;
     struct us_py_cache *cache;
     void *address;
     _Atomic int64_t exports;
@@ -37,34 +37,45 @@ bool us_py_object_end_loan(PyObject *object)
 
 /* ---- buffer ---------------------------------------------------------------------------------- */
 
+static void count_export(struct object *self, int change)
+{
+    atomic_fetch_add(&self->exports, change);
+    atomic_fetch_add(&self->cache->exports, change);
+}
+
+/* Counts itself first and looks at the ownership then; free() does it the other way round, so that
+ * one of the two sees the other. */
+static int lend(struct object *self, Py_buffer *view, int flags)
+{
+    count_export(self, 1);
+    if (atomic_load(&self->ownership) != FREED &&
+        PyBuffer_FillInfo(view, (PyObject *)self, self->address, (Py_ssize_t)self->cache->size, 0,
+                          flags) == 0)
+        return 0;
+    count_export(self, -1);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "this object was freed: its memory is no longer yours");
+    return -1;
+}
+
 static int object_getbuffer(PyObject *op, Py_buffer *view, int flags)
 {
     struct object *self = (struct object *)op;
-    const int ownership = atomic_load(&self->ownership);
     struct us_py_call call;
     view->obj = NULL;
-    if (ownership == FREED) {
-        PyErr_SetString(PyExc_RuntimeError, "this object was freed: its memory is no longer yours");
+    if (atomic_load(&self->ownership) == LENT) /* within the call that allocates */
+        return lend(self, view, flags);
+    if (!us_py_enter_cache(&call, self->cache))
         return -1;
-    }
-    if (ownership == OWNED && !us_py_enter_cache(&call, self->cache)) /* LENT is within a call */
-        return -1;
-    int result = PyBuffer_FillInfo(view, op, self->address, (Py_ssize_t)self->cache->size, 0, flags);
-    if (result == 0) {
-        atomic_fetch_add(&self->exports, 1);
-        atomic_fetch_add(&self->cache->exports, 1);
-    }
-    if (ownership == OWNED)
-        us_py_leave(&call);
+    int result = lend(self, view, flags);
+    us_py_leave(&call);
     return result;
 }
 
 static void object_releasebuffer(PyObject *op, Py_buffer *view)
 {
-    struct object *self = (struct object *)op;
     (void)view;
-    atomic_fetch_sub(&self->exports, 1);
-    atomic_fetch_sub(&self->cache->exports, 1);
+    count_export((struct object *)op, -1);
 }
 
 /* ---- free ------------------------------------------------------------------------------------ */
@@ -74,11 +85,34 @@ static PyObject *raise_freed_twice(struct object *self)
     const struct us_cache *core = self->cache->core;
     const struct us_slab *slab = us_cache_slab(core, self->address);
     struct us_error error = {.status = US_ECORRUPT};
-    PyOS_snprintf(error.text, sizeof error.text,
-                  "cache '%s', object %p, slab %p: found an Object that was freed already, expected "
-                  "one free of an owned object",
-                  core->name, self->address, slab ? us_slab_base(core->slabs, slab) : NULL);
+    PyOS_snprintf(
+        error.text, sizeof error.text,
+        "cache '%s', object %p, slab %p: found an Object that was freed already, expected "
+        "one free of an owned object",
+        core->name, self->address, slab ? us_slab_base(core->slabs, slab) : NULL);
     return us_py_raise_misuse(self->cache->allocator->state, &error);
+}
+
+/* Takes the ownership away; false with an exception. */
+static bool claim(struct object *self)
+{
+    int owned = OWNED;
+    if (!atomic_compare_exchange_strong(&self->ownership, &owned, FREED)) {
+        if (owned == LENT)
+            PyErr_SetString(PyExc_RuntimeError,
+                            "a constructor cannot free the object it constructs");
+        else
+            raise_freed_twice(self);
+        return false;
+    }
+    const long long exports = atomic_load(&self->exports);
+    if (exports == 0)
+        return true;
+    atomic_store(&self->ownership, OWNED);
+    PyErr_Format(PyExc_BufferError,
+                 "cannot free %R while %lld exported view(s) of it exist; release them first", self,
+                 exports);
+    return false;
 }
 
 PyObject *us_py_object_free(PyObject *op)
@@ -86,23 +120,15 @@ PyObject *us_py_object_free(PyObject *op)
     struct object *self = (struct object *)op;
     struct us_py_call call;
     struct us_error error;
-    int owned = OWNED;
     struct us_cache *core = us_py_enter_cache(&call, self->cache);
     if (!core)
         return NULL;
     PyObject *result = NULL;
-    if (atomic_load(&self->ownership) == LENT) {
-        PyErr_SetString(PyExc_RuntimeError, "a constructor cannot free the object it constructs");
-    } else if (atomic_load(&self->exports) > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "cannot free %R while %lld exported view(s) of it exist; release them first", op,
-                     (long long)atomic_load(&self->exports));
-    } else if (!atomic_compare_exchange_strong(&self->ownership, &owned, FREED)) {
-        raise_freed_twice(self);
-    } else if (us_cache_free_checked(core, self->address, &error) != US_OK) {
-        us_py_raise_misuse(self->cache->allocator->state, &error);
-    } else {
-        result = Py_NewRef(Py_None);
+    if (claim(self)) {
+        if (us_cache_free_checked(core, self->address, &error) == US_OK)
+            result = Py_NewRef(Py_None);
+        else
+            us_py_raise_misuse(self->cache->allocator->state, &error);
     }
     us_py_leave(&call);
     return result;
@@ -129,8 +155,8 @@ static void object_finalize(PyObject *op)
         return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    if (PyErr_ResourceWarning(op, 1, "%R was dropped while live: free it, or use it in a with block",
-                              op) < 0)
+    if (PyErr_ResourceWarning(
+            op, 1, "%R was dropped while live: free it, or use it in a with block", op) < 0)
         PyErr_WriteUnraisable(op);
     PyErr_Restore(type, value, traceback);
 }

@@ -23,7 +23,7 @@ static PyObject *optional(long number)
     return number < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(number);
 }
 
-/* ---- statistics --------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 PyObject *us_py_cache_stats(PyObject *op, PyObject *exact_object)
 {
@@ -51,9 +51,9 @@ static PyObject *account_dict(const struct us_account *a)
 {
 #define PAIR(field) #field, (unsigned long long)a->field
     return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsK}", PAIR(reserved), PAIR(live), PAIR(queued),
-                         PAIR(free_in_slabs), PAIR(waste), PAIR(live_objects),
-                         PAIR(queued_objects), PAIR(free_objects), PAIR(slabs), PAIR(objects),
-                         PAIR(partial), PAIR(cpu_slabs));
+                         PAIR(free_in_slabs), PAIR(waste), PAIR(live_objects), PAIR(queued_objects),
+                         PAIR(free_objects), PAIR(slabs), PAIR(objects), PAIR(partial),
+                         PAIR(cpu_slabs));
 #undef PAIR
 }
 
@@ -146,7 +146,8 @@ PyObject *us_py_allocator_node_memory(PyObject *op, PyObject *node_object)
 #undef PAIR
 }
 
-/* ---- slabs, queues, objects ------------------------------------------------------------------------ */
+/* ---- slabs, queues, objects
+ * ------------------------------------------------------------------------ */
 
 static PyObject *slab_rows(const struct us_snapshot *s)
 {
@@ -154,10 +155,10 @@ static PyObject *slab_rows(const struct us_snapshot *s)
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < s->nslabs; i++) {
         const struct us_slab_row *r = &s->slab[i];
-        PyObject *row = Py_BuildValue("KiiIIIINsN", (unsigned long long)r->address, (int)r->node,
-                                      (int)r->order, r->objects, r->in_use, r->free, r->queued,
-                                      optional(r->cpu), place[r->place & 3],
-                                      optional((long)r->position));
+        PyObject *row =
+            Py_BuildValue("KiiIIIINsN", (unsigned long long)r->address, (int)r->node, (int)r->order,
+                          r->objects, r->in_use, r->free, r->queued, optional(r->cpu),
+                          place[r->place & 3], optional((long)r->position));
         if (!append(list, row))
             Py_CLEAR(list);
     }
@@ -184,12 +185,11 @@ static PyObject *stock_rows(const struct us_snapshot *s)
     for (size_t i = 0; list && i < s->nstocks; i++) {
         const struct us_stock *t = &s->stock[i].stock;
         PyObject *addresses = stock_addresses(s, &s->stock[i]);
-        PyObject *row = addresses
-                            ? Py_BuildValue("ssNNNIION", kind[t->kind % 3], t->name,
-                                            optional(t->cpu), optional(t->domain), optional(t->node),
-                                            t->objects, t->capacity, t->touched ? Py_True : Py_False,
-                                            addresses)
-                            : NULL;
+        PyObject *row =
+            addresses ? Py_BuildValue("ssNNNIION", kind[t->kind % 3], t->name, optional(t->cpu),
+                                      optional(t->domain), optional(t->node), t->objects,
+                                      t->capacity, t->touched ? Py_True : Py_False, addresses)
+                      : NULL;
         if (!append(list, row))
             Py_CLEAR(list);
     }
@@ -251,7 +251,8 @@ PyObject *us_py_cache_live(PyObject *op, PyObject *unused)
     return result;
 }
 
-/* ---- validation --------------------------------------------------------------------------------------- */
+/* ---- validation
+ * --------------------------------------------------------------------------------------- */
 
 static PyObject *histogram_dict(const struct us_validation *v)
 {
@@ -305,12 +306,12 @@ PyObject *us_py_cache_validate(PyObject *op, PyObject *unused)
     } else {
         PyObject *histogram = histogram_dict(v), *misuse = misuse_list(v);
         if (histogram && misuse)
-            result = Py_BuildValue(
-                "KKKKKKKKOOs", (unsigned long long)v->slabs, (unsigned long long)v->total,
-                (unsigned long long)v->available, (unsigned long long)v->checked,
-                (unsigned long long)v->unchecked, (unsigned long long)v->onqueue,
-                (unsigned long long)v->errors, (unsigned long long)v->partial_slabs, histogram,
-                misuse, v->text);
+            result =
+                Py_BuildValue("KKKKKKKKOOs", (unsigned long long)v->slabs,
+                              (unsigned long long)v->total, (unsigned long long)v->available,
+                              (unsigned long long)v->checked, (unsigned long long)v->unchecked,
+                              (unsigned long long)v->onqueue, (unsigned long long)v->errors,
+                              (unsigned long long)v->partial_slabs, histogram, misuse, v->text);
         Py_XDECREF(histogram);
         Py_XDECREF(misuse);
         us_validation_free(v);
@@ -319,7 +320,8 @@ PyObject *us_py_cache_validate(PyObject *op, PyObject *unused)
     return result;
 }
 
-/* ---- tunables and counters ------------------------------------------------------------------------------ */
+/* ---- tunables and counters
+ * ------------------------------------------------------------------------------ */
 
 static PyObject *choice_names(const struct us_tunable *t)
 {
@@ -341,10 +343,10 @@ static PyObject *tunable_row(const struct us_tunable *t, PyObject *value, const 
         Py_XDECREF(value);
         return NULL;
     }
-    return Py_BuildValue("sNzLLLsOOsN", t->name, value, text, (long long)t->def, (long long)t->min,
-                         (long long)t->max, t->unit ? t->unit : "",
-                         t->flags & US_T_READONLY ? Py_True : Py_False,
-                         t->flags & US_T_CREATE ? Py_True : Py_False, t->help ? t->help : "", choices);
+    return Py_BuildValue(
+        "sNzLLLsOOsN", t->name, value, text, (long long)t->def, (long long)t->min,
+        (long long)t->max, t->unit ? t->unit : "", t->flags & US_T_READONLY ? Py_True : Py_False,
+        t->flags & US_T_CREATE ? Py_True : Py_False, t->help ? t->help : "", choices);
 }
 
 PyObject *us_py_cache_tunables(PyObject *op, PyObject *unused)
@@ -362,8 +364,7 @@ PyObject *us_py_cache_tunables(PyObject *op, PyObject *unused)
         int64_t value = 0;
         const char *text = NULL;
         enum us_status status = us_tunable_get(core, t->name, &value, &text, &error);
-        PyObject *number =
-            status == US_OK ? PyLong_FromLongLong(value) : Py_NewRef(Py_None);
+        PyObject *number = status == US_OK ? PyLong_FromLongLong(value) : Py_NewRef(Py_None);
         if (!append(list, tunable_row(t, number, text)))
             Py_CLEAR(list);
     }

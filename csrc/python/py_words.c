@@ -1,10 +1,10 @@
 /* py_words.c - arrays of 64-bit words that leave by the buffer protocol, and arguments. */
 #include "python/py_unislab.h"
 
-/* ---- words ---------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 struct words {
-    PyObject_VAR_HEAD
+    PyVarObject ob_base;
     uint64_t word[];
 };
 
@@ -87,7 +87,7 @@ PyObject *us_py_array(struct us_py_state *state, PyObject *words)
     return PyObject_Vectorcall(state->frombuffer, args, 2, NULL);
 }
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 bool us_py_address(PyObject *value, uint64_t *out)
 {
@@ -148,13 +148,42 @@ bool us_py_placement(const char *function, PyObject *const *args, PyObject *kwna
         } else if (PyUnicode_CompareWithASCIIString(name, "thisnode") == 0) {
             ok = set_flag(args[i], US_THISNODE, flags);
         } else {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() got an unexpected keyword argument %R: expected node, zero or thisnode",
-                         function, name);
+            PyErr_Format(
+                PyExc_TypeError,
+                "%s() got an unexpected keyword argument %R: expected node, zero or thisnode",
+                function, name);
             ok = false;
         }
         if (!ok)
             return false;
     }
     return true;
+}
+
+/* Pairs of a list of (name, text) tuples; the strings belong to the list. */
+bool us_py_pair_texts(PyObject *pairs, Py_ssize_t i, const char **name, const char **text)
+{
+    return PyArg_ParseTuple(PyList_GET_ITEM(pairs, i), "ss", name, text);
+}
+
+/* A tuple of numbers as malloc'ed array; NULL with an exception (or when the tuple is None). */
+unsigned *us_py_numbers(PyObject *tuple, unsigned *n)
+{
+    *n = 0;
+    if (tuple == Py_None)
+        return NULL;
+    Py_ssize_t length = PyTuple_GET_SIZE(tuple);
+    unsigned *out = PyMem_New(unsigned, (size_t)length + 1);
+    if (!out) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < length; i++)
+        out[i] = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, i));
+    *n = (unsigned)length;
+    if (PyErr_Occurred()) {
+        PyMem_Free(out);
+        return NULL;
+    }
+    return out;
 }

@@ -233,7 +233,7 @@ static void look_around(struct us_runner *r, enum us_command command)
 {
     char text[400];
 
-    if (command != US_COMMAND_PASS)
+    if (command != US_COMMAND_PASS || atomic_load(&r->stop))
         return;
     if (polled(r))
         stop_with(r, US_EBUSY, "stopped");
@@ -273,7 +273,7 @@ static void command(struct us_runner *r, enum us_command what)
 
 void us_runner_clean(struct us_runner *r)
 {
-    if (!r->dirty)
+    if (!r->dirty || r->owner_pid != getpid())
         return;
     command(r, US_COMMAND_CLEAN);
     r->dirty = false;
@@ -357,6 +357,10 @@ static void release_clock(struct us_runner *r)
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error)
 {
+    if (r->owner_pid != getpid()) {
+        fail_text(error, US_EINVAL, "threads do not survive fork; make a new runner in the child");
+        return US_EINVAL;
+    }
     us_runner_clean(r);
     atomic_store(&r->stop, false);
     r->failed = false;
@@ -612,8 +616,10 @@ void us_runner_destroy(struct us_runner *r)
     free((void *)r->shared);
     us_heap_release(&r->heap);
     us_program_facts_release(&r->facts);
-    pthread_cond_destroy(&r->command_done);
-    pthread_cond_destroy(&r->command_given);
-    pthread_mutex_destroy(&r->mutex);
+    if (r->owner_pid == getpid()) { /* else threads that are no more still wait on them */
+        pthread_cond_destroy(&r->command_done);
+        pthread_cond_destroy(&r->command_given);
+        pthread_mutex_destroy(&r->mutex);
+    }
     free(r);
 }

@@ -8,6 +8,7 @@
 #include "work/exec.h"
 
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define COUNT(a)      (unsigned)(sizeof(a) / sizeof(*(a)))
@@ -380,6 +381,31 @@ static void clocks_of_policies_follow_the_workload(void)
     end(a);
 }
 
+/* Threads do not survive fork: the child is told so instead of waiting for them. */
+static void a_forked_child_makes_its_own_runner(void)
+{
+    const struct us_op op[] = {OP(ALLOC), OP(FREE)};
+    struct us_program_task task = {.op = op, .nops = COUNT(op)};
+    struct us_program p = program(&task, 1);
+    struct us_runner *r = runner(&p, NULL, (struct us_run_options){.heap = US_HEAP_MALLOC});
+    uint64_t ns;
+    int status = -1;
+    pid_t child;
+
+    CHECK_EQ(us_runner_passes(r, 1, &ns, NULL), US_OK);
+    child = fork();
+    if (child == 0) {
+        bool refused = us_runner_passes(r, 1, &ns, NULL) == US_EINVAL;
+
+        us_runner_destroy(r);
+        _exit(refused ? 0 : 1);
+    }
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_EQ(status, 0);
+    CHECK_EQ(us_runner_passes(r, 1, &ns, NULL), US_OK);
+    us_runner_destroy(r);
+}
+
 int main(void)
 {
     RUN(wrong_programs_are_refused);
@@ -394,5 +420,6 @@ int main(void)
     RUN(a_run_can_be_stopped);
     RUN(other_heaps_run_the_same_programs);
     RUN(clocks_of_policies_follow_the_workload);
+    RUN(a_forked_child_makes_its_own_runner);
     return check_result();
 }

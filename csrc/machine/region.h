@@ -51,7 +51,8 @@ struct us_ring {
     uint64_t base;         /* first address of the CPU's node */
     uint64_t length;       /* bytes of that node; 0 = takes nothing */
     _Atomic uint64_t seen; /* header at the last ageing visit; equal = untouched */
-    uint64_t pad[3];
+    struct us_lock lock; /* of a shared or alien queue: with the header in one line; else unused */
+    uint64_t pad;
     void *object[]; /* at offset 64 */
 };
 

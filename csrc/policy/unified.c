@@ -86,9 +86,9 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
     n -= added;
     if (US_LIKELY(n == 0))
         return;
-    if (q && q->node == node && us_lock_take(f, &q->lock)) {
+    if (q && q->node == node && us_lock_take(f, us_queue_lock(q))) {
         n -= us_ring_add_c(q->ring, object, n, US_SEEN_KEEP);
-        us_lock_drop(f, &q->lock);
+        us_lock_drop(f, us_queue_lock(q));
     }
     if (n)
         us_unified_drain(c, f, cpu, object, n);
@@ -114,13 +114,13 @@ static void *from_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, 
 
     if (!q)
         return NULL;
-    if (!us_lock_take(f, &q->lock)) {
+    if (!us_lock_take(f, us_queue_lock(q))) {
         *refused = true;
         return NULL;
     }
     n = us_ring_take_top_c(q->ring, buffer, want, US_SEEN_TOUCH);
     us_queue_touch(q);
-    us_lock_drop(f, &q->lock);
+    us_lock_drop(f, us_queue_lock(q));
     if (n == 0)
         return NULL;
     us_count(c, cpu, US_UNIFIED_ALLOC_SHARED);
@@ -186,11 +186,11 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     bool refused = false;
 
     if (a) {
-        if (!us_lock_take(f, &a->lock))
+        if (!us_lock_take(f, us_queue_lock(a)))
             return NULL;
         if (us_ring_pop_c(a->ring, &object))
             us_queue_touch(a);
-        us_lock_drop(f, &a->lock);
+        us_lock_drop(f, us_queue_lock(a));
         if (object) {
             us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
             return object;
@@ -207,11 +207,11 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN_SLOW);
     us_count(c, cpu, a ? US_UNIFIED_ALLOC_ALIEN : US_UNIFIED_ALLOC_DIRECT);
     object = buffer[--n];
-    if (a && us_lock_take(f, &a->lock)) {
+    if (a && us_lock_take(f, us_queue_lock(a))) {
         unsigned added = us_ring_add_c(a->ring, buffer, n, US_SEEN_KEEP);
 
         us_queue_touch(a);
-        us_lock_drop(f, &a->lock);
+        us_lock_drop(f, us_queue_lock(a));
         us_stat_add(c, cpu, US_OBJECTS_MOVED, added);
         n -= added;
     }
@@ -254,12 +254,12 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
         us_unified_drain(c, f, cpu, &object, 1);
         return true;
     }
-    if (!us_lock_take(f, &a->lock))
+    if (!us_lock_take(f, us_queue_lock(a)))
         return false;
     if (us_queue_size(a) >= a->capacity)
         drained = us_ring_take_oldest_c(a->ring, buffer, st->batch, US_SEEN_COMMIT);
     us_ring_add_c(a->ring, &object, 1, drained ? US_SEEN_COMMIT : US_SEEN_TOUCH);
-    us_lock_drop(f, &a->lock);
+    us_lock_drop(f, us_queue_lock(a));
     us_count(c, cpu, drained ? US_UNIFIED_FREE_ALIEN_SLOW : US_UNIFIED_FREE_ALIEN);
     if (drained) {
         us_stat_add(c, cpu, US_OBJECTS_MOVED, drained);
@@ -285,10 +285,10 @@ static unsigned to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
 {
     unsigned added = 0;
 
-    if (us_lock_take(f, &q->lock)) {
+    if (us_lock_take(f, us_queue_lock(q))) {
         added = us_ring_add_c(q->ring, object, n, US_SEEN_KEEP);
         us_queue_touch(q);
-        us_lock_drop(f, &q->lock);
+        us_lock_drop(f, us_queue_lock(q));
     }
     if (added < n)
         us_unified_drain(c, f, cpu, object, n - added);
@@ -319,11 +319,13 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     const uint64_t base = us_node_base(&c->slabs->range, node);
     struct us_queue *q = us_unified_shared(c, cpu);
     void *buffer[US_UNIFIED_BUFFER];
-    uint32_t room = q ? shared_room(c, q) : 0;
+    uint32_t room = 0;
     unsigned n, shared = 0;
 
-    if (q)
-        us_queue_touch(q);
+    if (q) {
+        us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
+        room = shared_room(c, q);
+    }
     n = us_local_take_oldest(&c->local, f, buffer, room && room < st->batch ? room : st->batch,
                              US_SEEN_COMMIT, &cpu);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
@@ -590,10 +592,10 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
         each(context, &st->node[n].lock);
     for (d = 0; d < c->machine->ndomains; d++) {
         if (st->domain[d].shared)
-            each(context, &st->domain[d].shared->lock);
+            each(context, us_queue_lock(st->domain[d].shared));
         for (n = 0; st->domain[d].alien && n < c->machine->nnodes; n++)
             if (st->domain[d].alien[n])
-                each(context, &st->domain[d].alien[n]->lock);
+                each(context, us_queue_lock(st->domain[d].alien[n]));
     }
 }
 

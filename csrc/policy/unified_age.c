@@ -20,10 +20,10 @@ unsigned us_unified_flush_queue(struct us_cache *c, struct us_flight *f, unsigne
     while (total < most) {
         unsigned want = most - total < CHUNK ? most - total : CHUNK, n;
 
-        if (!us_lock_take(f, &q->lock))
+        if (!us_lock_take(f, us_queue_lock(q)))
             break;
         n = us_ring_take_oldest_c(q->ring, buffer, want, US_SEEN_COMMIT);
-        us_lock_drop(f, &q->lock);
+        us_lock_drop(f, us_queue_lock(q));
         if (n == 0)
             break;
         us_unified_drain(c, f, cpu, buffer, n);
@@ -136,12 +136,12 @@ static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
     void *buffer[US_UNIFIED_BUFFER];
     unsigned n = 0;
 
-    if (!q || !(try_only ? us_lock_try(f, &q->lock) : us_lock_take(f, &q->lock)))
+    if (!q || !(try_only ? us_lock_try(f, us_queue_lock(q)) : us_lock_take(f, us_queue_lock(q))))
         return 0;
     if (!us_ring_touched(q->ring))
         n = us_ring_take_oldest_c(q->ring, buffer, st->batch, US_SEEN_COMMIT);
     us_queue_untouch(q);
-    us_lock_drop(f, &q->lock);
+    us_lock_drop(f, us_queue_lock(q));
     if (n == 0)
         return 0;
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n);

@@ -177,10 +177,10 @@ static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, 
     _Static_assert(sizeof(*q) <= US_LINE, "the ring starts one line into the block");
     if (!q)
         return NULL;
-    us_lock_init(&q->lock, klass);
     q->ring = (struct us_ring *)((char *)q + US_LINE);
     us_ring_init(q->ring, capacity, us_node_base(&c->slabs->range, node),
                  us_node_length(&c->slabs->range));
+    us_lock_init(us_queue_lock(q), klass);
     q->node = node;
     q->domain = domain;
     q->capacity = capacity;
@@ -233,7 +233,7 @@ static void drop_queue(struct us_cache *c, struct us_flight *f, struct us_queue 
         return;
     if (f)
         us_unified_flush_queue(c, f, us_cpu_now(c->machine), q, UINT32_MAX);
-    us_lock_retire(c->machine, &q->lock);
+    us_lock_retire(c->machine, us_queue_lock(q));
     us_meta_free(c->slabs->memory, q, queue_bytes(q->capacity));
     *slot = NULL;
 }

@@ -8,14 +8,19 @@
 
 #include "machine/region.h"
 
+/* This line is only read once the queue is made; what changes lies in the ring's. */
 struct us_queue {
-    struct us_lock lock; /* class SHARED or ALIEN */
     struct us_ring *ring;
     unsigned node; /* of the objects it holds */
     unsigned domain;
     uint32_t capacity;
 };
 
+/* Class SHARED or ALIEN. */
+static inline struct us_lock *us_queue_lock(const struct us_queue *q)
+{
+    return &q->ring->lock;
+}
 static inline void us_queue_touch(struct us_queue *q)
 {
     atomic_store_explicit(&q->ring->seen, US_SEEN_TOUCHED, memory_order_relaxed);

@@ -536,12 +536,27 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
  * stays held, as its own thread's would under a signal handler. */
 static bool hold_slot(const struct us_local *l, unsigned cpu)
 {
-    _Atomic uint32_t *slot = &l->machine->cpu[cpu].slot;
-
+#ifndef US_MODEL
     for (unsigned tries = 0; l->mode == US_MODE_SLOT && tries < 1000; tries++)
-        if (atomic_exchange_explicit(slot, 1, memory_order_acquire) == 0)
+        if (us_slot_try(l->machine, cpu))
             return true;
+#else
+    (void)l;
+    (void)cpu;
+#endif
     return false;
+}
+
+static void let_slot_go(const struct us_local *l, unsigned cpu, bool held)
+{
+#ifndef US_MODEL
+    if (held)
+        us_slot_leave(l->machine, cpu);
+#else
+    (void)l;
+    (void)cpu;
+    (void)held;
+#endif
 }
 
 static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64_t *pushes)
@@ -558,8 +573,7 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
         *pushes = look(&m->list_pushes);
         for (unsigned w = 0; r != NULL && w < US_NWORDS; w++)
             same = live_counts(l, r, w, pops, pushes) && same;
-        if (held)
-            atomic_store_explicit(&l->machine->cpu[cpu].slot, 0, memory_order_release);
+        let_slot_go(l, cpu, held);
         if (same && look(&m->list_pops) == harvested)
             return;
     }

@@ -210,6 +210,35 @@ static void another_region_takes_the_count_over(void)
     drop_local(&l);
 }
 
+/* Nobody looks before the count wraps, so the pop that lets it wrap has to. */
+static void a_count_that_wraps_unseen_is_not_lost(void)
+{
+    const unsigned cpu = stay();
+    const enum us_mode modes[] = {machine->mode, US_MODE_CONTROL};
+
+    for (unsigned i = 0; i < 4; i++) {
+        const uint64_t before = i % 2 ? US_POPS_WRAP - 2 : US_POPS_WRAP - 1;
+        struct us_flight f;
+        struct us_local l;
+        uint64_t pops, pushes;
+        unsigned seen;
+        void *out[3];
+
+        make_local(&l, machine, modes[i / 2], US_REGION_RING, 0, 8, true);
+        atomic_store(&us_local_ring(&l, cpu)->header, us_header_make(before, 0, 3));
+        us_flight_enter(machine, &f);
+        if (i % 2)
+            CHECK_EQ(us_local_pop_batch(&l, out, 3), 3);
+        else
+            CHECK_EQ(us_local_pop(&l, &f, out, &seen), US_LOCAL_OK);
+        us_local_counts(&l, cpu, &pops, &pushes);
+        CHECK_EQ(pops, before + (i % 2 ? 3 : 1));
+        CHECK_EQ(pushes, before + 3);
+        us_flight_leave(&f);
+        drop_local(&l);
+    }
+}
+
 /* ---- CONTROL mode -----------------------------------------------------------------------------
  */
 
@@ -409,6 +438,7 @@ int main(void)
     RUN(a_cpu_is_populated_once_and_by_who_need_not_wait);
     RUN(all_are_closed_until_all_are_opened);
     RUN(another_region_takes_the_count_over);
+    RUN(a_count_that_wraps_unseen_is_not_lost);
     RUN(control_mode_leaves_nothing_to_fast_paths);
     RUN(lists_in_the_mode_of_the_machine);
     RUN(lists_in_control_mode);

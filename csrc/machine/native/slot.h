@@ -10,20 +10,23 @@
 struct us_local;
 
 /* Holding a slot marks the thread, so that a signal handler's slow path waits for nothing. */
-US_INLINE bool us_slot_enter(const struct us_machine *m, unsigned *cpu)
+US_INLINE bool us_slot_try(const struct us_machine *m, unsigned cpu)
 {
     struct us_thread *t = us_thread();
-    _Atomic uint32_t *slot;
 
-    *cpu = us_cpu_now(m);
-    slot = &m->cpu[*cpu].slot;
     t->slots++;
     atomic_signal_fence(memory_order_seq_cst);
-    if (atomic_exchange_explicit(slot, 1, memory_order_acquire) == 0)
+    if (atomic_exchange_explicit(&m->cpu[cpu].slot, 1, memory_order_acquire) == 0)
         return true;
     atomic_signal_fence(memory_order_seq_cst);
     t->slots--;
     return false;
+}
+
+US_INLINE bool us_slot_enter(const struct us_machine *m, unsigned *cpu)
+{
+    *cpu = us_cpu_now(m);
+    return us_slot_try(m, *cpu);
 }
 
 US_INLINE void us_slot_leave(const struct us_machine *m, unsigned cpu)

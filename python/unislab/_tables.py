@@ -61,7 +61,7 @@ def _size(value: float | None) -> str:
 def show_comparison(comparison: Comparison, out: Console) -> None:
     """The verdict, one row a policy, and why."""
     out.print(comparison.verdict, soft_wrap=not out.is_terminal)
-    out.print(_summary(comparison))
+    out.print(_summary(comparison, out.width))
     table = comparison.contributions()
     table = table[table["calls_saved"] != 0].head(3) if len(table) else table
     if len(table):
@@ -78,9 +78,23 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
     out.print(_where(any_result), soft_wrap=True)
 
 
-def _summary(comparison: Comparison) -> Table:
-    heads = ["policy", "a pass", "95 % interval", "ratio", "less harness", "cold pass"]
-    heads += ["fast allocs", "frees", "reserved peak", "metadata"]
+#: Columns of the summary: head, and whether a narrow terminal shows it too.
+_SUMMARY = {
+    "policy": True,
+    "a pass": True,
+    "95 % interval": False,
+    "ratio": True,
+    "less harness": False,
+    "cold pass": True,
+    "fast allocs": True,
+    "frees": True,
+    "reserved peak": True,
+    "metadata": False,
+}
+_WIDE = 116
+
+
+def _summary(comparison: Comparison, width: int) -> Table:
     rows = [
         [
             str(name),
@@ -96,7 +110,8 @@ def _summary(comparison: Comparison) -> Table:
         ]
         for name, row in comparison.summary.iterrows()
     ]
-    return _table(heads, rows)
+    shown = [i for i, narrow in enumerate(_SUMMARY.values()) if narrow or width >= _WIDE]
+    return _table([list(_SUMMARY)[i] for i in shown], ([row[i] for i in shown] for row in rows))
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -121,8 +136,9 @@ def _why(table: pd.DataFrame, comparison: Comparison) -> Table:
         ]
         for row in table.to_dict("records")
     ]
-    heads = ["cache", "calls", f"fast allocs {first}", second, f"fast frees {first}", second]
-    return _table([*heads, "slow calls saved"], rows)
+    heads = ["cache", "calls"]
+    heads += [f"{call}\n{name}" for call in ("allocs", "frees") for name in (first, second)]
+    return _table([*heads, "saved"], rows)
 
 
 def _where(result: Result) -> str:

@@ -34,6 +34,11 @@ class Seconds:
     low: float
     high: float
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """``low`` and ``high``."""
+        return self.low, self.high
+
     @classmethod
     def of(cls, cold: float, passes: Sequence[float]) -> Seconds:
         """From the cold pass and all warm ones."""

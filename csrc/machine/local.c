@@ -352,6 +352,20 @@ unsigned us_local_take_oldest(struct us_local *l, struct us_flight *f, void **ou
     return n;
 }
 
+void us_local_touch(struct us_local *l, struct us_flight *f, uint64_t base)
+{
+    struct us_ring *r;
+    struct hold h;
+
+    IN_SEQUENCE(l, us_rseq_touch(l, base));
+    if (!hold(l, f, &h))
+        return;
+    r = h.region;
+    if (r->base == base)
+        atomic_store_explicit(&r->seen, US_SEEN_TOUCHED, memory_order_relaxed);
+    let_go(l, f, &h);
+}
+
 unsigned us_local_add(struct us_local *l, struct us_flight *f, void **in, unsigned n, uint64_t base,
                       enum us_seen seen, unsigned *cpu)
 {
@@ -532,30 +546,37 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
            __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE) == list;
 }
 
-/* In the fallback a reader follows links while nobody changes them; it gives up on a slot that
- * stays held, as its own thread's would under a signal handler. */
-static bool hold_slot(const struct us_local *l, unsigned cpu)
+/* Links are followed while nobody changes them, where a lock is what keeps others off; sequences
+ * cannot be kept off, so there the reader looks again afterwards. Nothing is waited for: the holder
+ * may be what a signal handler interrupted. */
+static bool keep_still(const struct us_local *l, unsigned cpu)
 {
+    if (l->all_closed)
+        return true; /* the gate is shut */
+    if (l->mode == US_MODE_CONTROL)
+        return us_lock_try(NULL, &l->machine->cpu[cpu].control);
 #ifndef US_MODEL
-    for (unsigned tries = 0; l->mode == US_MODE_SLOT && tries < 1000; tries++)
-        if (us_slot_try(l->machine, cpu))
+    if (l->mode == US_MODE_SLOT) {
+        if (!us_slot_try(l->machine, cpu))
+            return false;
+        if (entry(l, cpu) != closed_region(l))
             return true;
-#else
-    (void)l;
-    (void)cpu;
+        us_slot_leave(l->machine, cpu); /* closed: somebody works on it by plain code */
+        return false;
+    }
 #endif
-    return false;
+    return true;
 }
 
-static void let_slot_go(const struct us_local *l, unsigned cpu, bool held)
+static void stir_again(const struct us_local *l, unsigned cpu)
 {
+    if (l->all_closed)
+        return;
+    if (l->mode == US_MODE_CONTROL)
+        us_lock_drop(NULL, &l->machine->cpu[cpu].control);
 #ifndef US_MODEL
-    if (held)
+    if (l->mode == US_MODE_SLOT)
         us_slot_leave(l->machine, cpu);
-#else
-    (void)l;
-    (void)cpu;
-    (void)held;
 #endif
 }
 
@@ -563,21 +584,23 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
 {
     const struct us_words *r = region_of(l, cpu);
     struct us_moves *m = &l->moves[cpu];
-    uint64_t harvested;
+    uint64_t harvested = look(&m->list_pops);
 
-    for (unsigned tries = 0; tries < 64; tries++) {
-        bool held = hold_slot(l, cpu), same = true;
+    for (unsigned tries = 0; r != NULL && tries < 1000; tries++) {
+        bool same = true;
 
+        if (!keep_still(l, cpu))
+            continue;
         harvested = look(&m->list_pops);
         *pops = harvested;
         *pushes = look(&m->list_pushes);
-        for (unsigned w = 0; r != NULL && w < US_NWORDS; w++)
+        for (unsigned w = 0; w < US_NWORDS; w++)
             same = live_counts(l, r, w, pops, pushes) && same;
-        let_slot_go(l, cpu, held);
+        stir_again(l, cpu);
         if (same && look(&m->list_pops) == harvested)
             return;
     }
-    *pops = harvested; /* too busy to be looked at: what is certain */
+    *pops = harvested; /* not populated, or too busy to be looked at: what is certain */
     *pushes = look(&m->list_pushes);
 }
 

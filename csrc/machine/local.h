@@ -106,6 +106,9 @@ unsigned us_local_take_oldest(struct us_local *l, struct us_flight *f, void **ou
  * (Should others fill the ring between two chunks, in[] is reordered to make that true.) */
 unsigned us_local_add(struct us_local *l, struct us_flight *f, void **in, unsigned n, uint64_t base,
                       enum us_seen seen, unsigned *cpu);
+/* Marks the ring of the CPU touched, if its node base is `base` (a slow-path allocation that left
+ * nothing to add). */
+void us_local_touch(struct us_local *l, struct us_flight *f, uint64_t base);
 /* The ring of the CPU as a racy reader sees it (statistics, touched); NULL when not populated. */
 static inline struct us_ring *us_local_ring(const struct us_local *l, unsigned cpu)
 {

@@ -78,14 +78,18 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
                     unsigned node)
 {
     const uint64_t base = us_node_base(&c->slabs->range, node);
+    struct us_queue *q;
     unsigned cpu;
-    unsigned added = us_local_add(&c->local, f, object, n, base, US_SEEN_TOUCH, &cpu);
-    struct us_queue *q = us_unified_shared(c, cpu);
 
-    us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
-    n -= added;
+    if (n == 0) {
+        us_local_touch(&c->local, f, base);
+        return;
+    }
+    us_stat_add(c, us_cpu_now(c->machine), US_OBJECTS_MOVED, n);
+    n -= us_local_add(&c->local, f, object, n, base, US_SEEN_TOUCH, &cpu);
     if (US_LIKELY(n == 0))
         return;
+    q = us_unified_shared(c, cpu);
     if (q && q->node == node && us_lock_take(f, us_queue_lock(q))) {
         n -= us_ring_add_c(q->ring, object, n, US_SEEN_KEEP);
         us_lock_drop(f, us_queue_lock(q));

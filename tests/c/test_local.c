@@ -102,6 +102,31 @@ static void who_finds_it_closed_misses(void)
     drop_local(&l);
 }
 
+static void touching_marks_the_ring_of_that_node_alone(void)
+{
+    const unsigned cpu = stay();
+    struct us_flight f;
+    struct us_local l;
+    struct us_ring *ring;
+    void *region;
+
+    make_local(&l, machine, machine->mode, US_REGION_RING, 0, 8, true);
+    us_flight_enter(machine, &f);
+    ring = us_local_ring(&l, cpu);
+    atomic_store(&ring->seen, us_ring_header(ring));
+    us_local_touch(&l, &f, ring->base + 1);
+    CHECK(!us_ring_touched(ring));
+    REQUIRE(us_local_close(&l, &f, cpu, false, &region));
+    us_local_touch(&l, &f, ring->base);
+    CHECK(!us_ring_touched(ring));
+    us_local_open(&l, &f, cpu);
+    us_local_touch(&l, &f, ring->base);
+    CHECK(us_ring_touched(ring));
+    CHECK_EQ(us_ring_size(ring), 0);
+    us_flight_leave(&f);
+    drop_local(&l);
+}
+
 static void a_closed_cpu_is_closed_by_one_at_a_time(void)
 {
     struct us_flight f;
@@ -434,6 +459,7 @@ int main(void)
     RUN(programs_in_the_mode_of_the_machine);
     RUN(programs_in_control_mode);
     RUN(who_finds_it_closed_misses);
+    RUN(touching_marks_the_ring_of_that_node_alone);
     RUN(a_closed_cpu_is_closed_by_one_at_a_time);
     RUN(a_cpu_is_populated_once_and_by_who_need_not_wait);
     RUN(all_are_closed_until_all_are_opened);

@@ -299,6 +299,26 @@ US_INLINE int us_seq_add(const struct us_batch *b)
     return done;
 }
 
+/* Marks the ring touched, if it is of the node at b->base (the closed ring is of none). */
+US_INLINE int us_seq_touch(const struct us_batch *b)
+{
+    int tries = US_SEQ_TRIES, done;
+
+    __asm__ volatile(
+        US_BATCH_BEGIN
+        US_BATCH_REGION(US_SEQ_ADD)
+        "movq 16(%[b]), %%rdx\n\t"
+        "cmpq 16(%%rax), %%rdx\n\t"
+        "jne 6f\n\t"
+        US_SEQ_AT(US_SEQ_ADD, US_SEQ_READY)
+        "movq $-1, 32(%%rax)\n"
+        US_SEQ_COMMITTED
+        "movl $1, %[done]\n\t"
+        US_SEQ_END
+        US_BATCH_OPERANDS(b, done, tries));
+    return done;
+}
+
 /* clang-format on */
 
 #endif

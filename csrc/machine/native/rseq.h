@@ -29,6 +29,7 @@ unsigned us_rseq_pop_batch(struct us_local *l, void **out, unsigned n);
 unsigned us_rseq_push_batch(struct us_local *l, void *const *in, unsigned n, uint64_t base);
 unsigned us_rseq_take_oldest(struct us_local *l, void **out, unsigned n, enum us_seen seen,
                              unsigned *cpu);
+void us_rseq_touch(struct us_local *l, uint64_t base);
 unsigned us_rseq_add(struct us_local *l, void **in, unsigned n, uint64_t base, enum us_seen seen,
                      unsigned *cpu);
 struct us_list *us_rseq_detach(struct us_local *l, unsigned w, unsigned *cpu);

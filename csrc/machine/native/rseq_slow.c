@@ -212,6 +212,13 @@ static unsigned add_on(struct us_local *l, struct us_batch *b, void **in, unsign
     return put - from;
 }
 
+void us_rseq_touch(struct us_local *l, uint64_t base)
+{
+    struct us_batch b = {.table = l->table, .base = base, .cpu = us_cpu_now(l->machine)};
+
+    us_seq_touch(&b);
+}
+
 unsigned us_rseq_add(struct us_local *l, void **in, unsigned n, uint64_t base, enum us_seen seen,
                      unsigned *cpu)
 {

@@ -90,13 +90,14 @@ lint: $(VENV)/.installed-dev
 	$(MAKE) -s -C tests/c syntax
 
 # TSan knows neither rseq nor the model's coroutines: it runs the C programs that use the fallback.
-# ASan and UBSan run everything, on a build with internal checks, in a virtual environment of its own.
+# ASan and UBSan run everything, on a build with internal checks, in a virtual environment of its own;
+# libstdc++ is preloaded for them to know the exceptions that matplotlib throws.
 sanitize: sanitize-address sanitize-thread
 
 sanitize-address: export UNISLAB_SANITIZE = address,undefined
 sanitize-address: export UNISLAB_DEBUG = 1
 sanitize-address: build/sanitize/.installed
-	LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so)" PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so) $$($${CC:-gcc} -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 \
 	    UBSAN_OPTIONS=print_stacktrace=1 \
 	    build/sanitize/bin/python -m pytest -s $(PYTEST_ARGS)

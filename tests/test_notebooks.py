@@ -1,7 +1,7 @@
 """The notebooks: what is committed shows a full run, and each runs from top to bottom today.
 
 They are executed at reduced size (``UNISLAB_QUICK=1``) in a copy; whatever a notebook's text claims
-about an output, an ``assert`` in it checks.  ``tools/run_notebooks.py`` makes the committed outputs.
+about an output, an ``assert`` in it checks.  ``tools/run_notebooks.py`` makes the outputs.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
         return NULL;
     atomic_store(&self->life.ended, 1);
     self->machine = Py_NewRef(machine);
-    self->state = us_py_state_of(type);
+    self->module = Py_XNewRef(PyType_GetModuleByDef(type, &us_py_module));
+    self->state = self->module ? PyModule_GetState(self->module) : NULL;
     unsigned *nodes = us_py_numbers(cpu_node, &topology.ncpus);
     unsigned *domains = us_py_numbers(cpu_domain, &ndomain);
     if (self->state && !PyErr_Occurred()) {
@@ -240,6 +241,7 @@ static void allocator_dealloc(PyObject *op)
         destroy_core(self, true, NULL);
     }
     free_records(self);
+    Py_XDECREF(self->module);
     Py_XDECREF(self->machine);
     Py_XDECREF(self->policy);
     Py_XDECREF(self->topology);
@@ -251,6 +253,7 @@ static int allocator_traverse(PyObject *op, visitproc visit, void *arg)
 {
     Allocator *self = (Allocator *)op;
     Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->module);
     Py_VISIT(self->machine);
     for (struct us_py_record *record = self->records; record; record = record->next)
         Py_VISIT(record->constructor);

@@ -80,6 +80,7 @@ struct us_py_record {
 struct us_py_allocator {
     PyObject ob_base;
     struct us_allocator *core; /* valid within enter and leave, NULL once destroyed */
+    PyObject *module; /* keeps the state: a type may lose its module before its instances go */
     struct us_py_state *state;
     struct us_py_life life;
     struct us_py_record *records;

@@ -170,9 +170,7 @@ def operations(columns: Columns, implied: str, seed: int) -> NDArray[np.void]:
     return ops
 
 
-def copies(
-    columns: Columns, shifts_ns: NDArray[np.int64], width: int
-) -> dict[str, NDArray[Any]]:
+def copies(columns: Columns, shifts_ns: NDArray[np.int64], width: int) -> dict[str, NDArray[Any]]:
     """One copy for each shift in time, each on CPUs of its own, merged by time."""
     rows = len(columns["kind"])
     total = int(np.count_nonzero(columns["kind"] == ALLOC))

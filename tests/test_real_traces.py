@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,9 @@ from rules.books import adds_up, balance_all
 from rules.names import ALLOCS, FREES
 
 import unislab as us
+
+# Two CPUs recorded the traces; where there is one, they fold, and a run says so.
+pytestmark = pytest.mark.filterwarnings("ignore:.*CPU:UserWarning")
 
 NAMES = ["hackbench", "tcp_rr", "fork", "files", "bursts"]
 
@@ -67,6 +71,22 @@ def test_a_part_of_a_trace_under_debug(policy: str, touch: str, debug: str) -> N
     assert sum(result.counters[c] for c in ALLOCS) == counts["allocs"]
     assert sum(result.counters[c] for c in FREES) == (
         counts["frees_matched"] + counts["implied_frees"]
+    )
+
+
+def test_cpus_that_are_not_here_fold_with_a_warning(policy: str) -> None:
+    """Two CPUs recorded it, one replays it: another order of calls, the same sums."""
+    part = trace_of("hackbench")[:6000]
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with pytest.warns(UserWarning, match="CPU"):
+            result = us.run(part, policy, min_time=0)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert sum(result.counters[c] for c in ALLOCS) == part.counts["allocs"]
+    assert sum(result.counters[c] for c in FREES) == (
+        part.counts["frees_matched"] + part.counts["implied_frees"]
     )
 
 

@@ -94,6 +94,7 @@ def interrupt_soon(after: float) -> threading.Timer:
     return timer
 
 
+@pytest.mark.filterwarnings("ignore:.*CPU:UserWarning")  # one CPU: the trace folds
 def test_ctrl_c_ends_a_long_run_and_leaves_the_allocator_consistent(
     make: Make, policy: str
 ) -> None:

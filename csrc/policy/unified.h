@@ -7,8 +7,8 @@
 
 #define US_UNIFIED_QUEUE_MAX   10000
 #define US_UNIFIED_OBJECTS_MAX (1 << 20) /* a slab counts its objects in 24 bits */
-#define US_UNIFIED_BUFFER    ((US_UNIFIED_QUEUE_MAX + 1) / 2) /* the largest batch */
-#define US_UNIFIED_BOUNCE    16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
+#define US_UNIFIED_BUFFER      ((US_UNIFIED_QUEUE_MAX + 1) / 2) /* the largest batch */
+#define US_UNIFIED_BOUNCE      16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
 
 /* clang-format off */
 /* row: id, name, unit, min, max, default, flags, get, set, help */

@@ -17,6 +17,7 @@
 
 #define NEVER      UINT64_MAX
 #define CATCH_UP   64     /* missed ticks of one cache that one call makes good */
+#define MOST_WAITS 7      /* doublings of the wait between looks at a quiet cache */
 #define MOST_STEPS 100000 /* of the clock in one us_allocator_advance */
 
 struct us_reaper {
@@ -46,18 +47,32 @@ static void sooner(struct us_allocator *a, uint64_t due)
         ;
 }
 
+/* When something of `period` is due next, having been due at `due` (0 = not at all). */
+static uint64_t next_due(uint64_t due, uint64_t period, uint64_t now)
+{
+    if (period == 0)
+        return 0;
+    return due == 0 || due > now + period ? now + period : due;
+}
+
+static uint64_t adapt_period_of(const struct us_cache *c)
+{
+    return c->policy->adapt_period ? c->policy->adapt_period(c) : 0;
+}
+
 void us_schedule(struct us_allocator *a, struct us_cache *c)
 {
-    const uint64_t period = period_of(c), now = us_now(a->machine);
-    uint64_t due = __atomic_load_n(&us_box(c)->next_tick, __ATOMIC_RELAXED);
+    const uint64_t now = us_now(a->machine), periods[] = {period_of(c), adapt_period_of(c)};
+    uint64_t *const due[] = {&us_box(c)->next_tick, &us_box(c)->next_adapt};
+    unsigned i;
 
-    if (period == 0)
-        due = 0;
-    else if (due == 0 || due > now + period)
-        due = now + period;
-    __atomic_store_n(&us_box(c)->next_tick, due, __ATOMIC_RELAXED);
-    if (due)
-        sooner(a, due);
+    for (i = 0; i < 2; i++) {
+        uint64_t next = next_due(__atomic_load_n(due[i], __ATOMIC_RELAXED), periods[i], now);
+
+        __atomic_store_n(due[i], next, __ATOMIC_RELAXED);
+        if (next)
+            sooner(a, next);
+    }
 }
 
 /* Runs the ticks of one cache that are due; returns when the next one is. */
@@ -81,6 +96,44 @@ static uint64_t tick_cache(struct us_cache *c, struct us_flight *f, uint64_t now
     return due;
 }
 
+/* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A
+ * cache that wants nothing is asked less and less often. */
+static uint64_t look_at(struct us_cache *c, uint64_t now, bool *wanted)
+{
+    const uint64_t period = adapt_period_of(c);
+    struct us_cache_box *box = us_box(c);
+    uint64_t due = __atomic_load_n(&box->next_adapt, __ATOMIC_RELAXED);
+
+    if (due == 0 || period == 0)
+        return NEVER;
+    if (due > now)
+        return due;
+    if (c->policy->wants_adapt(c)) {
+        box->adapt_waits = 0;
+        *wanted = true;
+    } else if (box->adapt_waits < MOST_WAITS) {
+        box->adapt_waits++;
+    }
+    due = now + (period << box->adapt_waits);
+    __atomic_store_n(&box->next_adapt, due, __ATOMIC_RELAXED);
+    return due;
+}
+
+/* Lets every cache that wants to change its sizes. Alone: the gate is shut, regions are closed. */
+static void adapt_all(struct us_allocator *a)
+{
+    struct us_flight f;
+    struct us_cache *c;
+
+    us_config_take(a);
+    us_allocator_stop(a, &f);
+    for (c = us_first_cache(a); c; c = c->next)
+        if (c->policy->adapt && c->policy->wants_adapt(c))
+            c->policy->adapt(c, &f);
+    us_allocator_resume(a, &f);
+    us_config_drop(a);
+}
+
 static uint64_t purge_if_due(struct us_allocator *a, struct us_flight *f, uint64_t now)
 {
     uint64_t due = atomic_load(&a->next_purge);
@@ -96,6 +149,7 @@ static uint64_t purge_if_due(struct us_allocator *a, struct us_flight *f, uint64
 static void run(struct us_allocator *a, uint64_t now)
 {
     uint64_t next = us_reaper_due(a), due;
+    bool adapt = false;
     struct us_flight f;
     struct us_cache *c;
 
@@ -109,10 +163,14 @@ static void run(struct us_allocator *a, uint64_t now)
     for (c = us_first_cache(a); c; c = c->next) {
         due = tick_cache(c, &f, now);
         next = due < next ? due : next;
+        due = look_at(c, now, &adapt);
+        next = due < next ? due : next;
     }
     due = purge_if_due(a, &f, now);
     us_flight_leave(&f);
     sooner(a, due < next ? due : next);
+    if (adapt)
+        adapt_all(a);
 }
 
 void us_allocator_run_due(struct us_allocator *a)

@@ -8,6 +8,8 @@
 struct us_cache_box {
     struct us_cache cache;         /* first: a cache is its box */
     uint64_t next_tick;            /* policy's clock, 0 = no ticks */
+    uint64_t next_adapt;           /* the same for sizes that follow the traffic */
+    unsigned adapt_waits;          /* looks that found nothing to do, each doubles the wait */
     _Atomic uint64_t last_expired; /* bytes of the last run */
     uint64_t *shown;               /* [ncpus][rows] statistics never go back; stats lock */
     _Atomic uint64_t refused;      /* misuses through plain entries */

@@ -111,6 +111,12 @@ struct us_policy {
     /* Periodic work of a CPU; period 0 = none. */
     void (*tick)(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
     uint64_t (*tick_period)(const struct us_cache *c);
+    /* Sizes that follow the traffic. Every adapt_period (0 = never) of the policy's clock
+     * wants_adapt is asked, in a flight; when it says so adapt runs, alone as a tunable's setter
+     * does. */
+    uint64_t (*adapt_period)(const struct us_cache *c);
+    bool (*wants_adapt)(struct us_cache *c);
+    void (*adapt)(struct us_cache *c, struct us_flight *f);
     /* Empties the CPU's own stock (and its domain's, as the original does). */
     void (*flush_cpu)(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
     /* Frees empty slabs and orders partial lists on a node; returns bytes released. */

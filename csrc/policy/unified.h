@@ -55,7 +55,11 @@
     row(EMPTY_TO_TAIL, "empty_to_tail", "0/1", 0, 1, 1, 0, NULL, NULL,                            \
         "1: retained empty slabs go to the tail of the partial list")                             \
     row(QUEUE_BUDGET, "queue_budget", "bytes", 0, INT64_MAX, 0, 0, NULL, set_queue_budget,        \
-        "bytes that CPU and shared queues may hold together; 0 = no budget")
+        "bytes for queues together: shared queues get what CPU queues leave; 0 = no budget")      \
+    row(ADAPT_PERIOD, "adapt_period", "ms", 0, 3600000, 10, 0, NULL, NULL,                        \
+        "sizes left to the rules follow the traffic, looked at this often; 0 = fixed")            \
+    row(ADAPT_MAX, "adapt_max", "bytes", 0, INT64_MAX, 2097152, 0, NULL, NULL,                    \
+        "queues grow while they can hold no more than this together")
 /* clang-format on */
 
 enum us_unified_tunable {
@@ -134,6 +138,12 @@ struct us_unified {
     uint32_t alien_capacity; /* 0 = no alien queues */
     unsigned alien_shift;
     uint64_t last_expired;
+    /* Sizes that traffic has asked for, 0 = those of the rules; and what was counted at the last
+     * look. */
+    uint32_t grown_queue, grown_shared;
+    uint64_t seen_shared, seen_drains, seen_refills;
+    uint64_t drained;                 /* drains to slabs that no refill has answered yet */
+    bool pressed;                     /* memory ran short since the last look */
     uint32_t budget_objects;          /* shared stock stops here; UINT32_MAX without a budget */
     struct us_unified_node *node;     /* [nnodes] */
     struct us_unified_domain *domain; /* [ndomains] */
@@ -156,6 +166,7 @@ US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned c
 
 /* unified_queues.c */
 uint32_t us_unified_real_capacity(uint32_t queue);
+uint32_t us_unified_rule_queue(const struct us_cache *c); /* by object size */
 void us_unified_plan(struct us_cache *c, struct us_unified *st);
 bool us_unified_make_queues(struct us_cache *c);
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
@@ -178,6 +189,21 @@ unsigned us_unified_from_tail(struct us_cache *c, struct us_flight *f, unsigned 
  * the provider had to take from another node gives one object only. *where is its node. */
 unsigned us_unified_from_new(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                              unsigned flags, void **out, unsigned n, bool at_tail, unsigned *where);
+
+/* unified_resize.c: what is asked for; 0 or -1 leaves a size to the rules, as in the tunables. */
+struct us_unified_sizes {
+    int64_t queue, batch, shared, alien;
+    uint32_t grown_queue, grown_shared;
+};
+struct us_unified_sizes us_unified_sizes_of(const struct us_cache *c);
+/* Alone in the allocator: makes the queues follow a wish, objects moving over; all or nothing. */
+enum us_status us_unified_resize(struct us_cache *c, struct us_flight *f,
+                                 const struct us_unified_sizes *wish, struct us_error *e);
+
+/* unified_adapt.c */
+uint64_t us_unified_adapt_period(const struct us_cache *c);
+bool us_unified_wants_adapt(struct us_cache *c);
+void us_unified_adapt(struct us_cache *c, struct us_flight *f);
 
 /* unified_age.c */
 void us_unified_expire_begin(struct us_cache *c);

@@ -211,6 +211,8 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
     const uint64_t stride = c->geometry.stride;
     uint64_t moved;
 
+    if (try_only) /* memory runs short */
+        us_unified_of(c)->pressed = true;
     if (stage == US_STAGE_PARTIAL) {
         age_partial(c, f, node, try_only);
         return 0;

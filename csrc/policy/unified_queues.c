@@ -27,7 +27,7 @@ static unsigned log2_ceil(uint64_t x)
     return x <= 1 ? 0 : us_fls(x - 1);
 }
 
-static uint32_t default_queue(const struct us_cache *c)
+uint32_t us_unified_rule_queue(const struct us_cache *c)
 {
     const size_t size = c->geometry.stride;
 
@@ -106,7 +106,11 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
                                                : log > 10             ? 10
                                                                       : log;
     }
-    st->queue = t[US_UNIFIED_T_CPU_QUEUE] ? (uint32_t)t[US_UNIFIED_T_CPU_QUEUE] : default_queue(c);
+    st->queue = us_unified_rule_queue(c);
+    if (t[US_UNIFIED_T_CPU_QUEUE])
+        st->queue = (uint32_t)t[US_UNIFIED_T_CPU_QUEUE];
+    else if (st->grown_queue > st->queue)
+        st->queue = st->grown_queue;
     st->batch = (st->queue + 1) / 2;
     if (t[US_UNIFIED_T_BATCH] && (uint32_t)t[US_UNIFIED_T_BATCH] <= st->queue)
         st->batch = (uint32_t)t[US_UNIFIED_T_BATCH];
@@ -118,8 +122,11 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
     plan_budget(c, st);
     if (!second_level_allowed(c))
         return;
-    st->shared_desired =
-        t[US_UNIFIED_T_SHARED_QUEUE] < 0 ? 10 * st->batch : (uint32_t)t[US_UNIFIED_T_SHARED_QUEUE];
+    st->shared_desired = 10 * st->batch;
+    if (t[US_UNIFIED_T_SHARED_QUEUE] >= 0)
+        st->shared_desired = (uint32_t)t[US_UNIFIED_T_SHARED_QUEUE];
+    else if (st->grown_shared > st->shared_desired)
+        st->shared_desired = st->grown_shared;
     if (st->shared_desired > US_UNIFIED_QUEUE_MAX)
         st->shared_desired = US_UNIFIED_QUEUE_MAX;
     if (st->shared_desired == 0)

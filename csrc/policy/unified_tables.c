@@ -92,113 +92,18 @@ static int64_t get_alien(struct us_cache *c)
     return total;
 }
 
-/* ---- setters
- * ------------------------------------------------------------------------------------------ */
-
-/* Plans again with one tunable changed and rebuilds the second level. On failure the old value and
- * queues of the old size are restored. */
-static enum us_status rebuild_second_level(struct us_cache *c, struct us_flight *f, unsigned row,
-                                           int64_t value, struct us_error *e)
-{
-    struct us_unified *st = us_unified_of(c);
-    const int64_t old = c->tunable[row];
-
-    us_unified_drop_queues(c, f);
-    c->tunable[row] = value;
-    us_unified_plan(c, st);
-    if (us_unified_make_queues(c))
-        return US_OK;
-    us_unified_drop_queues(c, NULL);
-    c->tunable[row] = old;
-    us_unified_plan(c, st);
-    if (!us_unified_make_queues(c)) {
-        us_unified_drop_queues(c, NULL);
-        st->shared_capacity = 0;
-        st->alien_capacity = 0;
-    }
-    return refuse(e, US_ENOMEM, "no memory for the shared and alien queues");
-}
-
-/* Moves a CPU's objects into a ring of another size; the oldest that find no room go to slabs. */
-static void move_ring(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_ring *from,
-                      struct us_ring *to)
-{
-    void *object;
-
-    while (us_ring_size(from) > to->capacity &&
-           us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP)) {
-        us_local_moved(&c->local, cpu, 0, 1);
-        us_unified_drain(c, f, cpu, &object, 1);
-    }
-    while (us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP))
-        us_ring_add_c(to, &object, 1, US_SEEN_TOUCH);
-    us_local_replace(&c->local, cpu, to);
-}
-
-static void free_rings(struct us_cache *c, void **ring, size_t bytes)
-{
-    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++)
-        if (ring[cpu])
-            us_meta_free(c->slabs->memory, ring[cpu], bytes);
-}
-
-/* Rings of the planned capacity for the populated CPUs; false when there is no memory for them all.
+/* ---- setters ----------------------------------------------------------------------------------
  */
-static bool make_rings(struct us_cache *c, void **ring)
-{
-    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
-        if (!us_local_populated(&c->local, cpu))
-            continue;
-        ring[cpu] = us_unified_new_ring(c, cpu);
-        if (!ring[cpu])
-            return false;
-    }
-    return true;
-}
 
-/* Everything that may fail comes first: rings are exchanged once the second level fits the new
- * size, so that a cache whose resize is refused has the rings that its plan names. */
 static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int64_t value,
                                     struct us_error *e)
 {
-    struct us_unified *st = us_unified_of(c);
-    struct us_memory *mem = c->slabs->memory;
-    const struct us_unified before = *st;
-    const int64_t batch = c->tunable[US_UNIFIED_T_BATCH];
-    const size_t table = c->machine->ncpus * sizeof(void *);
-    const size_t bytes = us_ring_bytes(us_unified_real_capacity((uint32_t)value));
-    void **fresh = us_meta_alloc(mem, table);
-    enum us_status status = US_ENOMEM;
-    bool made;
+    struct us_unified_sizes wish = us_unified_sizes_of(c);
 
-    if (!fresh)
-        return refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
-    st->cpu_capacity = us_unified_real_capacity((uint32_t)value);
-    made = make_rings(c, fresh);
-    st->cpu_capacity = before.cpu_capacity;
-    if (made) {
-        c->tunable[US_UNIFIED_T_BATCH] = 0; /* follows the queue again */
-        status = rebuild_second_level(c, f, US_UNIFIED_T_CPU_QUEUE, value, e);
-    } else {
-        refuse(e, US_ENOMEM, "no memory to resize the CPU queues");
-    }
-    if (status != US_OK) {
-        c->tunable[US_UNIFIED_T_BATCH] = batch;
-        st->batch = before.batch;
-        free_rings(c, fresh, bytes);
-        us_meta_free(mem, fresh, table);
-        return status;
-    }
-    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
-        struct us_ring *old = c->local.region[cpu];
-
-        if (!fresh[cpu])
-            continue;
-        move_ring(c, f, cpu, old, fresh[cpu]);
-        us_meta_free(mem, old, us_ring_bytes(before.cpu_capacity));
-    }
-    us_meta_free(mem, fresh, table);
-    return US_OK;
+    wish.queue = value;
+    wish.batch = 0; /* follows the queue again */
+    wish.grown_queue = 0;
+    return us_unified_resize(c, f, &wish, e);
 }
 
 static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t value,
@@ -227,6 +132,7 @@ static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t
 static enum us_status set_shared_queue(struct us_cache *c, struct us_flight *f, int64_t value,
                                        struct us_error *e)
 {
+    struct us_unified_sizes wish = us_unified_sizes_of(c);
     const struct us_unified *st = us_unified_of(c);
     char text[160];
 
@@ -236,15 +142,20 @@ static enum us_status set_shared_queue(struct us_cache *c, struct us_flight *f, 
                  (long long)value, st->batch < 4 ? 4 : st->batch, US_UNIFIED_QUEUE_MAX);
         return refuse(e, US_EINVAL, text);
     }
-    return rebuild_second_level(c, f, US_UNIFIED_T_SHARED_QUEUE, value, e);
+    wish.shared = value;
+    wish.grown_shared = 0;
+    return us_unified_resize(c, f, &wish, e);
 }
 
 static enum us_status set_alien_queue(struct us_cache *c, struct us_flight *f, int64_t value,
                                       struct us_error *e)
 {
+    struct us_unified_sizes wish = us_unified_sizes_of(c);
+
     if (c->machine->nnodes < 2)
         return refuse(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
-    return rebuild_second_level(c, f, US_UNIFIED_T_ALIEN_QUEUE, value, e);
+    wish.alien = value;
+    return us_unified_resize(c, f, &wish, e);
 }
 
 static enum us_status set_queue_budget(struct us_cache *c, struct us_flight *f, int64_t value,

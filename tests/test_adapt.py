@@ -1,9 +1,9 @@
 """Queue sizes of `unified` that follow the traffic (DESIGN: between bounds, can be switched off).
 
-The rules, as the tunables state them: sizes left to the rules double when objects went down only to
-come up again, at a later look; looks happen every ``adapt_period`` of the policy's clock (10 ms, up to
-128 times that while nothing is to be done); queues grow while they can hold no more than ``adapt_max``
-together. On a scripted machine nothing happens unless the script advances the clock.
+The rules, as the tunables state them: sizes left to the rules double when objects went down only
+to come up again, at a later look; looks happen every ``adapt_period`` of the policy's clock (10 ms,
+up to 128 times that while nothing is to be done); queues grow while they can hold no more than
+``adapt_max`` together. On a scripted machine nothing happens unless the script advances the clock.
 """
 
 from __future__ import annotations

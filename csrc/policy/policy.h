@@ -133,6 +133,4 @@ struct us_policy {
 const struct us_policy *us_policy_find(const char *name);
 const struct us_policy *us_policy_at(unsigned i);
 
-/* X-macro helpers: TUNABLES(row) rows give enum US_<P>_T_<ID> and the table. */
-
 #endif

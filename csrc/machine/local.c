@@ -94,11 +94,16 @@ void us_local_fini(struct us_local *l, const struct us_local_memory *memory)
 /* ---- control ----------------------------------------------------------------------------------
  */
 
+static bool all_closed(const struct us_local *l)
+{
+    return atomic_load_explicit(&((struct us_local *)l)->all_closed, memory_order_relaxed);
+}
+
 static void reopen(struct us_local *l, unsigned cpu)
 {
     void *region = region_of(l, cpu);
 
-    if (l->mode != US_MODE_CONTROL && !l->all_closed && region != NULL)
+    if (l->mode != US_MODE_CONTROL && !all_closed(l) && region != NULL)
         set_entry(l, cpu, region);
 }
 
@@ -181,7 +186,7 @@ void us_local_close_all(struct us_local *const *locals, size_t n, struct us_mach
     for (size_t i = 0; i < n; i++) {
         struct us_local *l = locals[i];
 
-        l->all_closed = true;
+        atomic_store_explicit(&l->all_closed, true, memory_order_relaxed);
         mode_used[l->mode] = true;
         for (unsigned cpu = 0; cpu < machine->ncpus; cpu++)
             set_entry(l, cpu, closed_region(l));
@@ -194,7 +199,7 @@ void us_local_close_all(struct us_local *const *locals, size_t n, struct us_mach
 void us_local_open_all(struct us_local *const *locals, size_t n, struct us_machine *machine)
 {
     for (size_t i = 0; i < n; i++) {
-        locals[i]->all_closed = false;
+        atomic_store_explicit(&locals[i]->all_closed, false, memory_order_relaxed);
         for (unsigned cpu = 0; cpu < machine->ncpus; cpu++)
             reopen(locals[i], cpu);
     }
@@ -537,7 +542,7 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
     installed = __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE);
     count = __atomic_load_n(&list->count, __ATOMIC_ACQUIRE);
     head = __atomic_load_n(&list->head, __ATOMIC_ACQUIRE);
-    whole = l->length(list, &size);
+    whole = l->length(l, list, &size);
     *pops += us_list_pops(count);
     if (whole && size + us_list_pops(count) > installed)
         *pushes += size + us_list_pops(count) - installed;
@@ -546,36 +551,50 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
            __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE) == list;
 }
 
+/* What keeps a CPU's lists as they are for a reader. */
+enum still {
+    MOVES,        /* nothing: others may be at work by plain code */
+    STILL,        /* nobody else is there, or it does not matter */
+    CONTROL_HELD, /* a lock that the reader took */
+    SLOT_HELD,
+};
+
+/* The reader is who stopped everything. */
+static bool stopped_by_caller(const struct us_local *l)
+{
+    const struct us_flight *f = us_flight_current();
+
+    return all_closed(l) && f != NULL && f->gate && f->machine == l->machine;
+}
+
 /* Links are followed while nobody changes them, where a lock is what keeps others off; sequences
  * cannot be kept off, so there the reader looks again afterwards. Nothing is waited for: the holder
  * may be what a signal handler interrupted. */
-static bool keep_still(const struct us_local *l, unsigned cpu)
+static enum still keep_still(const struct us_local *l, unsigned cpu)
 {
-    if (l->all_closed)
-        return true; /* the gate is shut */
+    if (stopped_by_caller(l))
+        return STILL;
     if (l->mode == US_MODE_CONTROL)
-        return us_lock_try(NULL, &l->machine->cpu[cpu].control);
+        return us_lock_try(NULL, &l->machine->cpu[cpu].control) ? CONTROL_HELD : MOVES;
 #ifndef US_MODEL
     if (l->mode == US_MODE_SLOT) {
         if (!us_slot_try(l->machine, cpu))
-            return false;
+            return MOVES;
         if (entry(l, cpu) != closed_region(l))
-            return true;
+            return SLOT_HELD;
         us_slot_leave(l->machine, cpu); /* closed: somebody works on it by plain code */
-        return false;
+        return MOVES;
     }
 #endif
-    return true;
+    return STILL;
 }
 
-static void stir_again(const struct us_local *l, unsigned cpu)
+static void stir_again(const struct us_local *l, unsigned cpu, enum still how)
 {
-    if (l->all_closed)
-        return;
-    if (l->mode == US_MODE_CONTROL)
+    if (how == CONTROL_HELD)
         us_lock_drop(NULL, &l->machine->cpu[cpu].control);
 #ifndef US_MODEL
-    if (l->mode == US_MODE_SLOT)
+    if (how == SLOT_HELD)
         us_slot_leave(l->machine, cpu);
 #endif
 }
@@ -587,16 +606,17 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
     uint64_t harvested = look(&m->list_pops);
 
     for (unsigned tries = 0; r != NULL && tries < 1000; tries++) {
+        const enum still how = keep_still(l, cpu);
         bool same = true;
 
-        if (!keep_still(l, cpu))
+        if (how == MOVES)
             continue;
         harvested = look(&m->list_pops);
         *pops = harvested;
         *pushes = look(&m->list_pushes);
         for (unsigned w = 0; w < US_NWORDS; w++)
             same = live_counts(l, r, w, pops, pushes) && same;
-        stir_again(l, cpu);
+        stir_again(l, cpu, how);
         if (same && look(&m->list_pops) == harvested)
             return;
     }

@@ -34,12 +34,13 @@ struct us_local {
     struct us_machine *machine;
     enum us_mode mode;
     enum us_region_kind kind;
-    bool all_closed; /* by us_local_close_all: us_local_open and _populate leave entries closed */
-    ptrdiff_t link;  /* list regions: where in a free object the link lies */
+    /* By us_local_close_all: us_local_open and _populate leave entries closed. */
+    _Atomic bool all_closed;
+    ptrdiff_t link; /* list regions: where in a free object the link lies */
     /* List regions, set by the policy before anything is installed: objects of a descriptor's list,
      * which may change under the reader; false when its links lead out of the slab or in a circle.
      */
-    bool (*length)(struct us_list *list, uint32_t *size);
+    bool (*length)(const struct us_local *l, struct us_list *list, uint32_t *size);
 };
 
 /* Memory for tables and regions comes through this pair (memory/'s metadata allocator). */

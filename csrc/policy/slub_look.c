@@ -31,7 +31,7 @@ static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsig
     void **object = chunk;
     uint32_t at = 0, most = VISIT_CHUNK;
 
-    us_slub_walk(s, &size);
+    us_slub_walk(c, s, &size);
     size = size < us_slab_objects(s) - s->free ? size : us_slab_objects(s) - s->free;
     if (size > VISIT_CHUNK && (object = us_meta_alloc(mem, size * sizeof(*object))) != NULL)
         most = size;

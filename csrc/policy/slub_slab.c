@@ -105,22 +105,35 @@ void us_slub_isolate(struct us_cache *c, struct us_slab *s, const void *seen)
 
 /* ---- the CPU slab -------------------------------------------------------------------- */
 
-bool us_slub_walk(const struct us_slab *s, uint32_t *size)
+bool us_slub_walk(const struct us_cache *c, const struct us_slab *s, uint32_t *size)
 {
     const uint32_t most = us_slab_objects(s);
     void *object = __atomic_load_n(&s->local.head, __ATOMIC_RELAXED), *next;
 
     *size = 0;
-    while (object && *size < most && us_slub_read_link(s->cache, s, object, &next)) {
+    while (object && *size < most && us_slub_read_link(c, s, object, &next)) {
         object = next;
         ++*size;
     }
     return object == NULL;
 }
 
-bool us_slub_length(struct us_list *list, uint32_t *size)
+/* What is read may be anything by now, but for pages that the slab was told to have: those were
+ * made accessible, and stay so. */
+bool us_slub_length(const struct us_local *l, struct us_list *list, uint32_t *size)
 {
-    return us_slub_walk(us_slub_slab_of_list(list), size);
+    const struct us_cache *c =
+        (const struct us_cache *)((const char *)l - offsetof(struct us_cache, local));
+    const struct us_slab *s = us_slub_slab_of_list(list);
+    const uint32_t most = us_slab_objects(s);
+    void *object = __atomic_load_n(&s->local.head, __ATOMIC_RELAXED), *next;
+
+    for (*size = 0; object && *size < most; ++*size) {
+        if (us_cache_slab(c, object) != s || !us_slub_read_link(c, s, object, &next))
+            return false;
+        object = next;
+    }
+    return object == NULL;
 }
 
 /* A slab that came off a CPU's word: its fast-path counts go to the CPU's statistics. Of a broken
@@ -132,7 +145,7 @@ static struct us_slab *settle(struct us_cache *c, unsigned cpu, struct us_list *
     const uint64_t pops = us_list_pops(list->count);
     uint32_t size;
 
-    if (us_slub_walk(s, &size)) {
+    if (us_slub_walk(c, s, &size)) {
         us_local_harvest(&c->local, cpu, pops, size + pops - s->installed);
     } else {
         us_local_harvest(&c->local, cpu, pops, 0);

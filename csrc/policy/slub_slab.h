@@ -98,8 +98,10 @@ void *us_slub_pop_free(const struct us_cache *c, struct us_slab *s);
 void us_slub_set_local(struct us_slab *s, void *head, uint32_t size);
 /* Objects of the CPU's freelist, as far as its links can be followed; false when they lead astray.
  */
-bool us_slub_walk(const struct us_slab *s, uint32_t *size);
-bool us_slub_length(struct us_list *list, uint32_t *size); /* the same, for us_local.length */
+bool us_slub_walk(const struct us_cache *c, const struct us_slab *s, uint32_t *size);
+/* The same, for us_local.length: while it walks, the slab may become another cache's, or nobody's.
+ */
+bool us_slub_length(const struct us_local *l, struct us_list *list, uint32_t *size);
 /* One object off it; false when the chain is broken at *object. */
 bool us_slub_pop_local(const struct us_cache *c, struct us_slab *s, void **object);
 /* Keeps a slab whose chain is broken at `seen` out of circulation. It is on no list. */

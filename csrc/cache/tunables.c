@@ -308,6 +308,20 @@ enum us_status us_tunable_set(struct us_cache *c, const char *name, const char *
     return status;
 }
 
+/* A computed value looks at queues, which a resize takes away: so it is a flight. */
+static int64_t shown_value(struct us_cache *c, const struct us_tunable *t)
+{
+    struct us_flight f;
+    int64_t value;
+
+    if (!t->get)
+        return __atomic_load_n(&c->tunable[t - c->policy->tunables], __ATOMIC_RELAXED);
+    us_flight_enter(c->machine, &f);
+    value = t->get(c);
+    us_flight_leave(&f);
+    return value;
+}
+
 enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *value,
                               const char **text, struct us_error *e)
 {
@@ -316,8 +330,7 @@ enum us_status us_tunable_get(struct us_cache *c, const char *name, int64_t *val
 
     if (!t)
         return US_EINVAL;
-    *value = t->get ? t->get(c)
-                    : __atomic_load_n(&c->tunable[t - c->policy->tunables], __ATOMIC_RELAXED);
+    *value = shown_value(c, t);
     if (!text)
         return US_OK;
     *text = NULL;

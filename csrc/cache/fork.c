@@ -3,8 +3,8 @@
  * Every allocator is in one list of the process. Before a fork each is brought to rest: its config
  * lock taken, its gate shut, its regions closed, so that the child's copy is of no half-done
  * operation. Both sides then reopen, in reverse order. The child has only the forking thread:
- * flights that others had suspended are forgotten, and the reaper, which did not survive, is
- * started again.
+ * flights that others had suspended and locks that readers held are forgotten, and the reaper,
+ * which did not survive, is started again.
  */
 #include "cache/internal.h"
 
@@ -61,12 +61,24 @@ static void parent(void)
     drop_list();
 }
 
+/* Readers of statistics do not stop at the gate. */
+static void forget_readers(struct us_allocator *a)
+{
+    struct us_cache *c;
+
+    for (c = us_first_cache(a); c; c = c->next)
+        us_lock_forget(&c->stats_lock);
+    us_misuse_fork_child(&a->slabs);
+}
+
 static void child(void)
 {
     struct us_allocator *a;
 
-    for (a = allocators; a; a = a->next)
+    for (a = allocators; a; a = a->next) {
         us_gate_after_fork_child(a->machine);
+        forget_readers(a);
+    }
     parent();
     for (a = allocators; a; a = a->next)
         us_reaper_fork_child(a);

@@ -127,6 +127,11 @@ void us_lock_init(struct us_lock *lock, enum us_lock_class klass)
     lock->klass = (uint8_t)klass;
 }
 
+void us_lock_forget(struct us_lock *lock)
+{
+    atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
+}
+
 void us_lock_retire(struct us_machine *m, struct us_lock *lock)
 {
     uint32_t acquired = atomic_exchange_explicit(&lock->acquired, 0, memory_order_relaxed);

@@ -147,6 +147,8 @@ struct us_flight;
 typedef void us_lock_fn(void *context, const struct us_lock *lock);
 
 void us_lock_init(struct us_lock *lock, enum us_lock_class klass);
+/* In the child of a fork: whoever held it or waited for it is not there. */
+void us_lock_forget(struct us_lock *lock);
 /* Adds the lock's counts to the machine's totals. */
 void us_lock_retire(struct us_machine *machine, struct us_lock *lock);
 /* Takes the lock. False only when the flight is nested (a signal handler inside a slow path) and

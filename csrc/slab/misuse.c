@@ -155,3 +155,14 @@ void us_misuse_forget(struct us_cache *c)
         release(r);
     }
 }
+
+void us_misuse_fork_child(struct us_slabs *slabs)
+{
+    for (unsigned i = 0; i < RECORDS; i++) {
+        struct record *r = &slabs->misuse->record[i];
+
+        if (!acquire(r))
+            r->number = 0;
+        release(r);
+    }
+}

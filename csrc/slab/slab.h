@@ -309,6 +309,8 @@ size_t us_misuse_count(const struct us_cache *c);
 size_t us_misuse_list(const struct us_cache *c, struct us_misuse *out, size_t n);
 /* Drops the records of a cache that is going away. */
 void us_misuse_forget(struct us_cache *c);
+/* In the child of a fork: drops the records that other threads were just writing or reading. */
+void us_misuse_fork_child(struct us_slabs *slabs);
 
 /* Frees of nested signal handlers: pushes on the node's lock-free list; takes all of a node. */
 void us_defer_free(struct us_cache *c, void *object);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fixture_local.h"
+#include "machine/native/slot.h"
 
 static struct us_machine *machine;
 
@@ -218,6 +219,63 @@ static void a_handler_at_a_shut_gate_waits(void)
     pthread_join(thread, NULL);
 }
 
+/* What a nested flight interrupted keeps nobody waiting at the gate, so it does that itself. */
+static atomic_bool works_alone;
+
+static void *works_behind_the_gate(void *arg)
+{
+    struct us_flight f;
+
+    (void)arg;
+    us_gate_shut(machine, &f);
+    atomic_store(&works_alone, true);
+    us_gate_open(&f);
+    return NULL;
+}
+
+static void check_it_is_waited_for(void)
+{
+    struct us_lock taken;
+    struct us_flight f;
+    pthread_t thread;
+
+    us_lock_init(&taken, US_LOCK_NODE);
+    us_flight_enter(machine, &f);
+    CHECK(f.nested);
+    REQUIRE(us_lock_take(&f, &taken));
+    CHECK_EQ(flights(), 1);
+    atomic_store(&works_alone, false);
+    REQUIRE(pthread_create(&thread, NULL, works_behind_the_gate, NULL) == 0);
+    while (atomic_load(&machine->gate) == 0)
+        sched_yield();
+    usleep(20000);
+    CHECK(!atomic_load(&works_alone));
+    CHECK(!us_lock_try(&f, &idle)); /* the gate is shut: nothing more is begun */
+    us_lock_drop(&f, &taken);
+    us_flight_leave(&f);
+    pthread_join(thread, NULL);
+    CHECK(atomic_load(&works_alone));
+    CHECK_EQ(flights(), 0);
+}
+
+static void a_nested_flight_that_interrupted_a_slot_is_waited_for(void)
+{
+    REQUIRE(us_slot_try(machine, 0));
+    check_it_is_waited_for();
+    us_slot_leave(machine, 0);
+}
+
+static void a_nested_flight_inside_another_machine_s_is_waited_for(void)
+{
+    struct us_machine *other = machine_of(1, 1);
+    struct us_flight f;
+
+    us_flight_enter(other, &f);
+    check_it_is_waited_for();
+    us_flight_leave(&f);
+    us_machine_destroy(other);
+}
+
 /* ---- what must not be tried -------------------------------------------------------------------
  */
 
@@ -369,6 +427,8 @@ int main(void)
     RUN(a_handler_inside_a_slow_path_only_tries);
     RUN(a_handler_behind_a_shut_gate_gets_nothing);
     RUN(a_handler_at_a_shut_gate_waits);
+    RUN(a_nested_flight_that_interrupted_a_slot_is_waited_for);
+    RUN(a_nested_flight_inside_another_machine_s_is_waited_for);
     RUN(waiting_for_oneself_ends_with_a_message);
     RUN(a_fork_among_threads_leaves_both_sides_at_work);
     us_machine_destroy(machine);

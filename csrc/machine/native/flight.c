@@ -5,7 +5,10 @@
  * kept for each CPU, and left where it was entered whatever CPU the thread is on by then.
  *
  * The mark of a thread is its innermost flight (us_thread()->flight), or a slot lock of the
- * fallback that it holds. Whoever enters with the mark set interrupted the one who set it. */
+ * fallback that it holds. Whoever enters with the mark set interrupted the one who set it. It
+ * counts itself in too, unless what it interrupted is counted on the same machine, and finds every
+ * lock busy once it sees the gate shut (lock.c): so who shuts the gate is alone once nobody is
+ * counted. */
 #include "machine/backend.h"
 #include "machine/native/futex.h"
 #include "machine/native/rseq.h"
@@ -47,18 +50,32 @@ static void count_in(struct us_flight *f)
     }
 }
 
+/* A nested flight is counted, and waits for nothing, where nothing that it interrupted keeps who
+ * shuts the gate waiting: when that held a slot alone, or worked on another machine. */
+static void count_nested(struct us_flight *f)
+{
+    const struct us_flight *around = f->outer;
+
+    while (around != NULL && around->machine != f->machine)
+        around = around->outer;
+    f->counted_cpu = us_cpu_now(f->machine);
+    f->counted = around == NULL;
+    if (f->counted)
+        atomic_fetch_add(&f->machine->cpu[f->counted_cpu].in_flight, 1);
+}
+
 void us_flight_enter(struct us_machine *m, struct us_flight *f)
 {
     struct us_thread *t = us_thread();
 
-    *f = (struct us_flight){.machine = m, .outer = t->flight};
+    *f = (struct us_flight){.machine = m, .outer = t->flight, .counted = true};
     f->nested = t->flight != NULL || t->slots != 0;
     t->flight = f;
     atomic_signal_fence(memory_order_seq_cst);
     if (US_LIKELY(!f->nested))
         count_in(f);
     else
-        f->counted_cpu = us_cpu_now(m);
+        count_nested(f);
 }
 
 void us_flight_leave(struct us_flight *f)
@@ -67,7 +84,7 @@ void us_flight_leave(struct us_flight *f)
 
     if (US_UNLIKELY(t->flight != f))
         us_fatal("a slow path ended that is not the thread's innermost");
-    count_out(f, f->nested ? 0 : 1);
+    count_out(f, f->counted);
     atomic_signal_fence(memory_order_seq_cst);
     t->flight = f->outer;
 }

@@ -11,8 +11,7 @@
 
 static bool may_not_try(const struct us_flight *f)
 {
-    return us_flight_nested(f) &&
-           atomic_load_explicit(&f->machine->gate, memory_order_relaxed) != 0;
+    return us_flight_nested(f) && atomic_load(&f->machine->gate) != 0;
 }
 
 /* Written by the holder alone; readers of other threads see one or the other. */

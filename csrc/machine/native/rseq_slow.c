@@ -29,6 +29,19 @@ static void count(_Atomic uint64_t *where, uint64_t n)
     atomic_fetch_add_explicit(where, n, memory_order_release);
 }
 
+/* Records what the count of pops was. In a flight, since a resize takes rings away. */
+static void fold(struct us_local *l, unsigned cpu)
+{
+    struct us_flight f;
+    const bool enter = us_flight_current() == NULL;
+
+    if (enter)
+        us_flight_enter(l->machine, &f);
+    us_local_fold(l, cpu);
+    if (enter)
+        us_flight_leave(&f);
+}
+
 /* Pops on whichever CPU this is. Before the count wraps, what it was is recorded. */
 static int take_hot(struct us_local *l, struct us_batch *b)
 {
@@ -39,7 +52,7 @@ static int take_hot(struct us_local *l, struct us_batch *b)
         b->wrap = 0;
         done = us_seq_take_hot(b);
         if (done == US_SEQ_WRAPS) {
-            us_local_fold(l, (unsigned)b->cpu);
+            fold(l, (unsigned)b->cpu);
             b->wrap = 1;
             done = us_seq_take_hot(b);
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rules.books import balance
 from rules.inside import queues_of
-from rules.machines import grid
+from rules.machines import grid, place
 from rules.scene import Scene
 
 import unislab as us
@@ -380,6 +380,30 @@ def test_the_batch_size_works_at_once(scene: Set, debug: str | None) -> None:
     s.cache.tunables.batch_size = 120
     with pytest.raises(ValueError, match="121"):
         s.cache.tunables.batch_size = 121
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", ["native", "model"])
+def test_the_largest_sizes_work(make: Callable[..., us.Allocator], kind: str, nodes: int) -> None:
+    """A batch is as large as the largest queue: every path that moves one has room for it."""
+    alloc = make("unified", **place(kind, nodes, 1))
+    cache = alloc.create_cache("small", 8, cpu_queue_size=10000)
+    cache.tunables.batch_size = 10000
+    cache.tunables.shared_queue_size = 10000
+    if nodes == 2:
+        cache.tunables.alien_queue_size = 1000
+    for eager in (0, 1):
+        cache.tunables.eager_refill = eager
+        for node in (None, nodes - 1):
+            addresses = cache.alloc_bulk(30000, node=node)
+            cache.free_bulk(addresses[::2])  # every slab is partial now
+            alloc.flush()
+            more = [cache.alloc_address(node=node) for _ in range(3)]  # touched: a whole batch
+            cache.free_bulk(addresses[1::2])
+            cache.free_bulk(more)
+            while cache.expire():
+                pass
+    assert cache.validate().ok
 
 
 @once

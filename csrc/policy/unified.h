@@ -7,7 +7,7 @@
 
 #define US_UNIFIED_QUEUE_MAX   10000
 #define US_UNIFIED_OBJECTS_MAX (1 << 20) /* a slab counts its objects in 24 bits */
-#define US_UNIFIED_BUFFER      ((US_UNIFIED_QUEUE_MAX + 1) / 2) /* the largest batch */
+#define US_UNIFIED_BUFFER      US_UNIFIED_QUEUE_MAX /* the largest batch is the whole queue */
 #define US_UNIFIED_BOUNCE      16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
 
 /* clang-format off */

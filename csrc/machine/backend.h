@@ -10,6 +10,7 @@
 /* What a thread is doing, for slow paths and the fallback only: no fast path of rseq looks here. */
 struct us_thread {
     struct us_flight *flight; /* innermost */
+    struct us_flight *frame;  /* counts for the flights that begin while there is none */
     unsigned gates;           /* flights among them that shut a gate */
     unsigned slots;           /* slot locks of the fallback held right now */
 #ifdef US_CHECK

@@ -6,6 +6,16 @@
  * signal handler that interrupted a slow path) is *nested*: it does not stop at the gate and only
  * try-locks, and while the gate is shut even that fails, so that who works alone is alone. Waiting
  * at the gate is done holding nothing.
+ *
+ * A *frame* lets nobody stop the machine between one slow path and the next: the checks of debug
+ * caches change an object's bit and its stock in two steps that must be seen as one. It passes the
+ * gate and counts itself in, holds nothing and is no slow path itself; slow paths that begin inside
+ * it use its count and do not look at the gate. They are not nested, and wait for locks as ever: so
+ * does a signal handler that comes between them, which is as safe, for the thread holds no lock
+ * then. A handler that interrupts one of them is nested. So is work on another machine inside a
+ * frame: it might wait at a gate for who waits for this frame. Inside a slow path a frame is one
+ * more nested flight, inside a frame it is nothing. A call into the embedder leaves both the flight
+ * and its frame for its time.
  */
 #ifndef US_FLIGHT_H
 #define US_FLIGHT_H
@@ -15,6 +25,7 @@
 struct us_flight {
     struct us_machine *machine;
     struct us_flight *outer; /* what the thread was doing when this began, NULL = nothing */
+    struct us_flight *frame; /* the one that counted for it, NULL = none */
     unsigned counted_cpu;    /* where it was counted in */
     uint32_t byte_locks;     /* byte locks taken, told to the CPU at the end */
     bool nested;             /* began inside another slow path: waits for nothing */
@@ -28,6 +39,11 @@ void us_flight_leave(struct us_flight *flight);
 void us_flight_suspend(struct us_flight *flight);
 void us_flight_resume(struct us_flight *flight);
 
+/* Around several slow paths of the calling thread. While other threads are kept from stopping the
+ * machine, nothing may be waited for but locks that slow paths take. */
+void us_frame_enter(struct us_machine *machine, struct us_flight *frame);
+void us_frame_leave(struct us_flight *frame);
+
 /* Shuts the gate and waits for zero in flight. The caller is then the only slow path; its own
  * flight (already nested-safe) is filled in `flight` and must be ended by us_gate_open. Two
  * callers take turns. Local regions stay open: see us_local_close_all. */
@@ -37,8 +53,8 @@ void us_gate_open(struct us_flight *flight);
  * threads had counted and held, and registers the child for fences. */
 void us_gate_after_fork_child(struct us_machine *machine);
 
-/* The innermost flight of the calling thread; NULL outside of slow paths. A thread that is inside
- * one must not shut a gate: us_gate_shut ends the process with a message then. */
+/* The innermost flight of the calling thread; NULL outside of slow paths, in a frame also. A thread
+ * that is inside either must not shut a gate: us_gate_shut ends the process with a message then. */
 struct us_flight *us_flight_current(void);
 
 #endif

@@ -12,13 +12,18 @@
 
 static struct us_machine *machine;
 
-static unsigned flights(void)
+static unsigned flights_of(struct us_machine *m)
 {
     unsigned n = 0;
 
-    for (unsigned cpu = 0; cpu < machine->ncpus; cpu++)
-        n += (uint32_t)atomic_load(&machine->cpu[cpu].in_flight);
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
+        n += (uint32_t)atomic_load(&m->cpu[cpu].in_flight);
     return n;
+}
+
+static unsigned flights(void)
+{
+    return flights_of(machine);
 }
 
 static void flights_are_counted_and_nest(void)
@@ -44,6 +49,115 @@ static void flights_are_counted_and_nest(void)
     us_flight_leave(&outer);
     CHECK_EQ(flights(), 0);
     CHECK_EQ(us_flight_current(), NULL);
+}
+
+/* ---- frames -----------------------------------------------------------------------------------
+ */
+
+/* Slow paths inside a frame are ordinary ones, but for the count, which is the frame's. */
+static void a_frame_counts_for_the_flights_inside(void)
+{
+    struct us_flight frame, again, f;
+
+    us_frame_enter(machine, &frame);
+    CHECK_EQ(us_flight_current(), NULL);
+    CHECK_EQ(flights(), 1);
+    for (int i = 0; i < 2; i++) {
+        us_flight_enter(machine, &f);
+        CHECK_EQ(us_flight_current(), &f);
+        CHECK(!f.nested);
+        CHECK_EQ(flights(), 1);
+        us_flight_leave(&f);
+        CHECK_EQ(us_flight_current(), NULL);
+        CHECK_EQ(flights(), 1);
+    }
+    us_frame_enter(machine, &again);
+    CHECK_EQ(flights(), 1);
+    us_flight_enter(machine, &f);
+    CHECK(!f.nested);
+    us_flight_leave(&f);
+    us_frame_leave(&again);
+    CHECK_EQ(flights(), 1);
+    us_frame_leave(&frame);
+    CHECK_EQ(flights(), 0);
+}
+
+static void a_frame_inside_a_slow_path_changes_nothing(void)
+{
+    struct us_flight frame, outer, f;
+
+    us_flight_enter(machine, &outer);
+    us_frame_enter(machine, &frame);
+    for (int i = 0; i < 2; i++) {
+        us_flight_enter(machine, &f);
+        CHECK(f.nested);
+        CHECK_EQ(flights(), 1);
+        us_flight_leave(&f);
+    }
+    us_frame_leave(&frame);
+    CHECK_EQ(us_flight_current(), &outer);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&outer);
+    CHECK_EQ(flights(), 0);
+}
+
+/* The embedder's call may wait for who waits at the gate: the frame does not hold the gate open. */
+static void a_suspended_flight_leaves_its_frame(void)
+{
+    struct us_flight frame, f, g, gate;
+
+    us_frame_enter(machine, &frame);
+    us_flight_enter(machine, &f);
+    us_flight_suspend(&f);
+    CHECK_EQ(flights(), 0);
+    us_gate_shut(machine, &gate);
+    us_gate_open(&gate);
+    us_flight_enter(machine, &g);
+    CHECK(!g.nested);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&g);
+    us_flight_resume(&f);
+    CHECK_EQ(us_flight_current(), &f);
+    CHECK(!f.nested);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&f);
+    CHECK_EQ(flights(), 1);
+    us_flight_enter(machine, &g);
+    CHECK(!g.nested);
+    CHECK_EQ(flights(), 1);
+    us_flight_leave(&g);
+    us_frame_leave(&frame);
+    CHECK_EQ(flights(), 0);
+}
+
+/* Its gate could be shut by who waits for this frame, a fork: there must be no waiting. */
+static void another_machine_inside_a_frame_is_nested(void)
+{
+    struct us_machine *second = machine_of(1, 1);
+    struct us_flight frame, other, f;
+
+    us_frame_enter(machine, &frame);
+    us_flight_enter(second, &f);
+    CHECK(f.nested);
+    us_flight_leave(&f);
+    us_frame_enter(second, &other);
+    for (int i = 0; i < 2; i++) {
+        us_flight_enter(second, &f);
+        CHECK(f.nested);
+        us_flight_leave(&f);
+        CHECK_EQ(flights_of(second), 1); /* who shuts that gate waits for both slow paths */
+    }
+    us_frame_leave(&other);
+    CHECK_EQ(flights_of(second), 0);
+    us_flight_enter(machine, &f);
+    CHECK(!f.nested);
+    us_flight_leave(&f);
+    us_frame_leave(&frame);
+    CHECK_EQ(flights(), 0);
+    us_flight_enter(second, &f);
+    CHECK(!f.nested);
+    us_flight_leave(&f);
+    us_machine_destroy(second);
 }
 
 /* ---- the gate ---------------------------------------------------------------------------------
@@ -74,6 +188,32 @@ static void *flies(void *arg)
     return NULL;
 }
 
+/* Two slow paths that nobody may come between. */
+static void *flies_in_frames(void *arg)
+{
+    struct us_flight frame, f;
+
+    (void)arg;
+    while (!atomic_load(&done)) {
+        us_frame_enter(machine, &frame);
+        REQUIRE(!atomic_load(&alone));
+        atomic_fetch_add(&inside, 1);
+        for (int i = 0; i < 2; i++) {
+            us_flight_enter(machine, &f);
+            REQUIRE(!f.nested);
+            us_flight_leave(&f);
+            if (atomic_fetch_add(&entered, 1) % 16 == 0)
+                sched_yield();
+            REQUIRE(!atomic_load(&alone));
+        }
+        atomic_fetch_sub(&inside, 1);
+        us_frame_leave(&frame);
+        if (atomic_load(&entered) % 64 == 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
 static void *shuts(void *arg)
 {
     struct us_flight f;
@@ -97,7 +237,7 @@ static void who_shuts_the_gate_is_alone(void)
     pthread_t flier[4], shutter[2];
 
     for (int i = 0; i < 4; i++)
-        REQUIRE(pthread_create(&flier[i], NULL, flies, NULL) == 0);
+        REQUIRE(pthread_create(&flier[i], NULL, i % 2 ? flies : flies_in_frames, NULL) == 0);
     for (int i = 0; i < 2; i++)
         REQUIRE(pthread_create(&shutter[i], NULL, shuts, NULL) == 0);
     for (int i = 0; i < 2; i++)
@@ -276,6 +416,80 @@ static void a_nested_flight_inside_another_machine_s_is_waited_for(void)
     us_machine_destroy(other);
 }
 
+/* Between the slow paths of a frame the thread holds no lock, so a handler may wait for one; but
+ * not at a gate that the frame itself keeps from shutting. */
+static void a_handler_inside_a_frame_waits_for_locks_alone(void)
+{
+    struct us_flight frame, f;
+    pthread_t thread;
+
+    us_frame_enter(machine, &frame);
+    REQUIRE(pthread_create(&thread, NULL, works_behind_the_gate, NULL) == 0);
+    while (!atomic_load(&machine->gate))
+        sched_yield();
+    handled = 0;
+    raise(SIGUSR1);
+    CHECK_EQ(handled, 1);
+    CHECK(!was_nested);
+    CHECK(got_busy && got_idle);
+    us_flight_enter(machine, &f);
+    raise(SIGUSR1);
+    CHECK(was_nested);
+    CHECK(!got_busy && !got_idle); /* the gate is as good as shut */
+    us_flight_leave(&f);
+    raise(SIGUSR1);
+    CHECK_EQ(handled, 3);
+    CHECK(!was_nested);
+    us_frame_leave(&frame);
+    pthread_join(thread, NULL);
+    CHECK_EQ(flights(), 0);
+}
+
+static _Atomic unsigned came;
+
+static void on_any_step(int signal)
+{
+    struct us_flight frame, f;
+
+    (void)signal;
+    us_frame_enter(machine, &frame);
+    for (int i = 0; i < 2; i++) {
+        us_flight_enter(machine, &f);
+        if (us_lock_take(&f, &idle)) {
+            for (int j = 0; j < 20; j++)
+                REQUIRE(!atomic_load(&alone));
+            us_lock_drop(&f, &idle);
+        }
+        us_flight_leave(&f);
+    }
+    us_frame_leave(&frame);
+    atomic_fetch_add(&came, 1);
+}
+
+/* Nobody waits for himself, wherever between two instructions a handler comes. */
+static void a_handler_may_come_at_any_step_of_a_frame(void)
+{
+    pthread_t flier, shutter;
+    unsigned before;
+
+    REQUIRE(signal(SIGUSR2, on_any_step) != SIG_ERR);
+    atomic_store(&done, false);
+    atomic_store(&alone, false);
+    REQUIRE(pthread_create(&flier, NULL, flies_in_frames, NULL) == 0);
+    REQUIRE(pthread_create(&shutter, NULL, shuts, NULL) == 0);
+    for (int i = 0; i < 2000; i++) {
+        before = atomic_load(&came);
+        REQUIRE(pthread_kill(flier, SIGUSR2) == 0);
+        while (atomic_load(&came) == before)
+            sched_yield();
+    }
+    pthread_join(shutter, NULL);
+    atomic_store(&done, true);
+    pthread_join(flier, NULL);
+    CHECK_EQ(atomic_load(&came), 2000);
+    CHECK_EQ(flights(), 0);
+}
+
 /* ---- what must not be tried -------------------------------------------------------------------
  */
 
@@ -285,6 +499,21 @@ static void shut_inside_a_slow_path(void)
 
     us_flight_enter(machine, &f);
     us_gate_shut(machine, &g);
+}
+static void shut_inside_a_frame(void)
+{
+    struct us_flight f, g;
+
+    us_frame_enter(machine, &f);
+    us_gate_shut(machine, &g);
+}
+static void leave_the_frame_first(void)
+{
+    struct us_flight frame, f;
+
+    us_frame_enter(machine, &frame);
+    us_flight_enter(machine, &f);
+    us_frame_leave(&frame);
 }
 static void shut_twice(void)
 {
@@ -331,6 +560,8 @@ static void check_ends(void (*what)(void), const char *message)
 static void waiting_for_oneself_ends_with_a_message(void)
 {
     check_ends(shut_inside_a_slow_path, "inside a slow path");
+    check_ends(shut_inside_a_frame, "inside a slow path");
+    check_ends(leave_the_frame_first, "inside it goes on");
     check_ends(shut_twice, "by the thread that shut it already");
     check_ends(leave_the_outer_first, "innermost");
 }
@@ -425,9 +656,14 @@ static void a_fork_among_threads_leaves_both_sides_at_work(void)
 
 int main(void)
 {
+    alarm(120);
     machine = machine_of(1, 1);
     printf("%s\n", us_machine_mode_reason());
     RUN(flights_are_counted_and_nest);
+    RUN(a_frame_counts_for_the_flights_inside);
+    RUN(a_frame_inside_a_slow_path_changes_nothing);
+    RUN(a_suspended_flight_leaves_its_frame);
+    RUN(another_machine_inside_a_frame_is_nested);
     RUN(who_shuts_the_gate_is_alone);
     RUN(who_shut_it_takes_locks_and_others_gates);
     RUN(a_handler_inside_a_slow_path_only_tries);
@@ -435,6 +671,8 @@ int main(void)
     RUN(a_handler_at_a_shut_gate_waits);
     RUN(a_nested_flight_that_interrupted_a_slot_is_waited_for);
     RUN(a_nested_flight_inside_another_machine_s_is_waited_for);
+    RUN(a_handler_inside_a_frame_waits_for_locks_alone);
+    RUN(a_handler_may_come_at_any_step_of_a_frame);
     RUN(waiting_for_oneself_ends_with_a_message);
     RUN(a_fork_among_threads_leaves_both_sides_at_work);
     us_machine_destroy(machine);

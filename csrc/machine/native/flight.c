@@ -8,7 +8,11 @@
  * fallback that it holds. Whoever enters with the mark set interrupted the one who set it. It
  * counts itself in too, unless what it interrupted is counted on the same machine, and finds every
  * lock busy once it sees the gate shut (lock.c): so who shuts the gate is alone once nobody is
- * counted. */
+ * counted.
+ *
+ * A frame is a flight put aside: counted in, and no longer the mark. A handler finds the mark or
+ * the frame at every step, never neither while it is counted, or it would wait at the gate for who
+ * waits for it. */
 #include "machine/backend.h"
 #include "machine/native/futex.h"
 #include "machine/native/rseq.h"
@@ -64,33 +68,79 @@ static void count_nested(struct us_flight *f)
         atomic_fetch_add(&f->machine->cpu[f->counted_cpu].in_flight, 1);
 }
 
+static void count_with_frame(struct us_flight *f)
+{
+    f->counted_cpu = f->frame->counted_cpu;
+    f->counted = false;
+}
+
 void us_flight_enter(struct us_machine *m, struct us_flight *f)
 {
     struct us_thread *t = us_thread();
 
     *f = (struct us_flight){.machine = m, .outer = t->flight, .counted = true};
-    f->nested = t->flight != NULL || t->slots != 0;
+    f->nested = t->flight != NULL || t->slots != 0 || (t->frame && t->frame->machine != m);
+    f->frame = f->nested ? NULL : t->frame;
     t->flight = f;
     atomic_signal_fence(memory_order_seq_cst);
-    if (US_LIKELY(!f->nested))
+    if (US_UNLIKELY(f->nested))
+        count_nested(f);
+    else if (US_LIKELY(f->frame == NULL))
         count_in(f);
     else
-        count_nested(f);
+        count_with_frame(f);
 }
 
-void us_flight_leave(struct us_flight *f)
+static void leave(struct us_flight *f, uint64_t flight)
 {
     struct us_thread *t = us_thread();
 
     if (US_UNLIKELY(t->flight != f))
         us_fatal("a slow path ended that is not the thread's innermost");
-    count_out(f, f->counted);
+    count_out(f, flight);
     atomic_signal_fence(memory_order_seq_cst);
     t->flight = f->outer;
 }
 
+void us_flight_leave(struct us_flight *f)
+{
+    leave(f, f->counted);
+}
+
+void us_frame_enter(struct us_machine *m, struct us_flight *f)
+{
+    struct us_thread *t = us_thread();
+
+    us_flight_enter(m, f);
+    if (f->nested) /* and so is all inside it: a mark like any other */
+        return;
+    if (f->frame != NULL) {
+        us_flight_leave(f);
+        return;
+    }
+    t->frame = f;
+    atomic_signal_fence(memory_order_seq_cst);
+    t->flight = f->outer;
+}
+
+void us_frame_leave(struct us_flight *f)
+{
+    struct us_thread *t = us_thread();
+
+    if (f->frame != NULL)
+        return;
+    if (!f->nested) {
+        if (US_UNLIKELY(t->frame != f || t->flight != f->outer))
+            us_fatal("a frame ended that is not the thread's, or a slow path inside it goes on");
+        t->flight = f;
+        atomic_signal_fence(memory_order_seq_cst);
+        t->frame = NULL;
+    }
+    us_flight_leave(f);
+}
+
 /* A nested flight goes on: what it interrupted is still there. So does the one that shut the gate.
- */
+ * A frame is left together with the flight it counts for. */
 void us_flight_suspend(struct us_flight *f)
 {
     if (f->nested || f->gate)
@@ -100,13 +150,24 @@ void us_flight_suspend(struct us_flight *f)
         us_fatal("a slow path was suspended while it holds %s",
                  us_lock_class_name(us_thread()->held[0]));
 #endif
-    us_flight_leave(f);
+    us_thread()->frame = NULL;
+    leave(f, 1);
 }
 
 void us_flight_resume(struct us_flight *f)
 {
-    if (!f->nested && !f->gate)
-        us_flight_enter(f->machine, f);
+    struct us_flight *frame = f->frame;
+
+    if (f->nested || f->gate)
+        return;
+    us_flight_enter(f->machine, f);
+    if (frame == NULL)
+        return;
+    frame->counted_cpu = f->counted_cpu;
+    f->frame = frame;
+    f->counted = false;
+    atomic_signal_fence(memory_order_seq_cst);
+    us_thread()->frame = frame;
 }
 
 /* ---- the gate ---------------------------------------------------------------------------------
@@ -118,7 +179,7 @@ static void refuse_to_wait_for_oneself(const struct us_machine *m, const struct 
 
     for (const struct us_flight *f = t->flight; f != NULL; f = f->outer)
         depth++;
-    if (depth != t->gates || t->slots != 0)
+    if (depth != t->gates || t->slots != 0 || t->frame != NULL)
         us_fatal("the gate was to be shut by a thread that is inside a slow path itself "
                  "(a signal handler must not ask for exact statistics, validate, resize, destroy "
                  "or fork)");

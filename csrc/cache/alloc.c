@@ -25,39 +25,44 @@ const struct us_cache_head us_spread_entries = {.alloc = spread_alloc};
 
 void *us_cache_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
+    const unsigned inner = flags & ~(unsigned)US_ZERO;
     void *object;
 
     if (node >= (int)c->machine->nnodes)
         return NULL;
-    object = us_cache_alloc_inner(c, flags & ~(unsigned)US_ZERO, node);
-    if (!object)
-        return NULL;
     if (c->flags & US_DEBUG_F)
-        us_debug_mark(c, object);
-    if (flags & US_ZERO)
+        object = us_debug_alloc(c, inner, node);
+    else
+        object = us_cache_alloc_inner(c, inner, node);
+    if (object && (flags & US_ZERO))
         memset(object, 0, c->size);
     return object;
+}
+
+static size_t alloc_each(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+{
+    size_t got = 0;
+
+    while (got < n && (out[got] = us_cache_alloc_node(c, flags, node)) != NULL)
+        got++;
+    return got;
 }
 
 size_t us_cache_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
 {
     const unsigned inner = flags & ~(unsigned)US_ZERO;
-    size_t got = 0, i;
+    size_t got, i;
 
     if (node >= (int)c->machine->nnodes)
         return 0;
+    if (c->flags & US_DEBUG_F)
+        return alloc_each(c, flags, node, n, out);
     if (node < 0 && (c->flags & US_MEM_SPREAD)) {
-        if (us_task_interleaves(c->machine)) {
-            while (got < n && (out[got] = us_cache_alloc_node(c, flags, node)) != NULL)
-                got++;
-            return got;
-        }
+        if (us_task_interleaves(c->machine))
+            return alloc_each(c, flags, node, n, out);
         node = us_task_node(c->machine);
     }
     got = c->policy->alloc_bulk(c, inner, node, n, out);
-    if (c->flags & US_DEBUG_F)
-        for (i = 0; i < got; i++)
-            us_debug_mark(c, out[i]);
     if (flags & US_ZERO)
         for (i = 0; i < got; i++)
             memset(out[i], 0, c->size);
@@ -66,10 +71,14 @@ size_t us_cache_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t 
 
 void us_cache_free_bulk(struct us_cache *c, size_t n, void *const *objects)
 {
-    if (c->flags & US_DEBUG_F)
-        us_debug_free_bulk(c, n, objects);
-    else
+    size_t i;
+
+    if (!(c->flags & US_DEBUG_F)) {
         c->policy->free_bulk(c, n, objects);
+        return;
+    }
+    for (i = 0; i < n; i++)
+        us_cache_free(c, objects[i]);
 }
 
 /* ---- checks -------------------------------------------------------------------------------------
@@ -184,48 +193,20 @@ enum us_status us_cache_check(struct us_cache *c, const void *object, struct us_
 
 enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us_error *e)
 {
+    enum us_misuse_kind kind;
     struct us_slab *s;
     uint32_t index;
-    enum us_misuse_kind kind;
 
     if (!object)
         return US_OK;
-    kind = us_misuse_of(c, object, &s, &index);
-    if (US_LIKELY(kind == US_MISUSE_NONE)) {
-        if (US_LIKELY(!(c->flags & US_DEBUG_F))) {
+    if (US_UNLIKELY(c->flags & US_DEBUG_F)) {
+        kind = us_debug_free(c, object, &s);
+    } else {
+        kind = us_misuse_of(c, object, &s, &index);
+        if (US_LIKELY(kind == US_MISUSE_NONE))
             c->head.free(c, object);
-            return US_OK;
-        }
-        if (us_used_clear(c, s, index)) {
-            c->policy->entries[US_MODE_CONTROL].free(c, object);
-            return US_OK;
-        }
-        kind = US_MISUSE_DOUBLE_FREE; /* another thread was faster */
     }
-    return us_explain_misuse(c, object, kind, s, e);
-}
-
-/* All or nothing: marks are taken one by one, and given back when one is not to be had. */
-static enum us_status free_bulk_debug(struct us_cache *c, size_t n, void *const *objects,
-                                      struct us_error *e)
-{
-    struct us_slab *s = NULL;
-    uint32_t index = 0;
-    size_t i, k;
-
-    for (i = 0; i < n; i++) {
-        enum us_misuse_kind kind = us_misuse_of(c, objects[i], &s, &index);
-
-        if (kind == US_MISUSE_NONE && us_used_clear(c, s, index))
-            continue;
-        us_explain_misuse(c, objects[i], kind == US_MISUSE_NONE ? US_MISUSE_DOUBLE_FREE : kind, s,
-                          e);
-        for (k = 0; k < i; k++)
-            us_debug_mark(c, objects[k]);
-        return US_ECORRUPT;
-    }
-    c->policy->free_bulk(c, n, objects);
-    return US_OK;
+    return US_LIKELY(kind == US_MISUSE_NONE) ? US_OK : us_explain_misuse(c, object, kind, s, e);
 }
 
 enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *const *objects,
@@ -236,7 +217,7 @@ enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *co
     size_t i;
 
     if (c->flags & US_DEBUG_F)
-        return free_bulk_debug(c, n, objects, e);
+        return us_debug_free_all(c, n, objects, e);
     for (i = 0; i < n; i++)
         outside |= !us_in_range(r, objects[i]);
     if (US_LIKELY(!outside)) {

@@ -93,8 +93,11 @@ bool us_tunables_fill(struct us_allocator *a, struct us_cache *c, const char *co
 extern const struct us_cache_head us_debug_entries;
 extern const struct us_cache_head us_spread_entries;
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node);
-bool us_debug_mark(struct us_cache *c, void *object);
-size_t us_debug_free_bulk(struct us_cache *c, size_t n, void *const *objects);
+void *us_debug_alloc(struct us_cache *c, unsigned flags, int node);
+/* Frees the object, or says why not and leaves it; *slab is where it lies, or NULL. */
+enum us_misuse_kind us_debug_free(struct us_cache *c, void *object, struct us_slab **slab);
+enum us_status us_debug_free_all(struct us_cache *c, size_t n, void *const *objects,
+                                 struct us_error *e); /* all or nothing */
 enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object,
                                  struct us_slab **slab, uint32_t *index);
 enum us_status us_explain_misuse(const struct us_cache *c, const void *object,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -258,6 +259,31 @@ def test_the_reaper_expires_in_real_time(make: Callable[..., us.Allocator]) -> N
         while queued(cache) and time.monotonic() < deadline:
             time.sleep(0.01)
     assert queued(cache) == 0
+
+
+def test_reapers_come_and_go_while_queues_change_their_sizes(
+    make: Callable[..., us.Allocator], policy: str
+) -> None:
+    """Who stops a reaper holds nothing that the reaper, at work just then, may want."""
+    alloc = make(policy)
+    cache = alloc.create_cache("busy", 64)
+    ended = threading.Barrier(4)
+
+    def come_and_go() -> None:
+        for _ in range(40):
+            with alloc.reaper("1 ms"):
+                time.sleep(0.002)
+        ended.wait(60)
+
+    threads = [threading.Thread(target=come_and_go, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and ended.n_waiting < 3:
+        cache.free_bulk(cache.alloc_bulk(3000))
+    ended.wait(60)
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_expire_under_every_policy(opened: us.Allocator, policy: str) -> None:

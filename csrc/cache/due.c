@@ -21,6 +21,7 @@
 #define MOST_STEPS 100000 /* of the clock in one us_allocator_advance */
 
 struct us_reaper {
+    struct us_allocator *allocator;
     uint64_t period;
     uint64_t next; /* model: on the policy's clock */
 #ifndef US_MODEL
@@ -219,10 +220,10 @@ void us_reaper_ran(struct us_allocator *a)
     a->reaper->next = us_now(a->machine) + a->reaper->period;
 }
 
-static bool start(struct us_allocator *a, struct us_reaper *r)
+static bool start(struct us_reaper *r)
 {
-    r->next = us_now(a->machine) + r->period;
-    sooner(a, r->next);
+    r->next = us_now(r->allocator->machine) + r->period;
+    sooner(r->allocator, r->next);
     return true;
 }
 
@@ -263,8 +264,8 @@ static void sleep_period(struct us_reaper *r)
 
 static void *reap(void *context)
 {
-    struct us_allocator *a = context;
-    struct us_reaper *r = a->reaper;
+    struct us_reaper *r = context;
+    struct us_allocator *a = r->allocator;
 
     pthread_mutex_lock(&r->lock);
     for (;;) {
@@ -281,7 +282,7 @@ static void *reap(void *context)
 }
 
 /* The thread takes no signals: they are for the program's own threads. */
-static bool start(struct us_allocator *a, struct us_reaper *r)
+static bool start(struct us_reaper *r)
 {
     pthread_condattr_t monotonic;
     sigset_t all, old;
@@ -294,7 +295,7 @@ static bool start(struct us_allocator *a, struct us_reaper *r)
     pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    started = pthread_create(&r->thread, NULL, reap, a) == 0;
+    started = pthread_create(&r->thread, NULL, reap, r) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return started;
 }
@@ -313,7 +314,7 @@ void us_reaper_fork_child(struct us_allocator *a)
 {
     atomic_store(&a->expiring, 0);
     atomic_store(&a->running, 0);
-    if (a->reaper && !start(a, a->reaper)) {
+    if (a->reaper && !start(a->reaper)) {
         free(a->reaper);
         a->reaper = NULL;
     }
@@ -321,26 +322,51 @@ void us_reaper_fork_child(struct us_allocator *a)
 
 #endif
 
-enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e)
+/* The reaper there was, out of its place. */
+static struct us_reaper *replace(struct us_allocator *a, struct us_reaper *r)
 {
-    enum us_status status = US_OK;
+    struct us_reaper *old;
 
     us_config_take(a);
-    if (a->reaper) {
-        stop(a->reaper);
-        free(a->reaper);
-        a->reaper = NULL;
-    }
-    if (period_ns) {
-        a->reaper = calloc(1, sizeof(*a->reaper));
-        if (a->reaper)
-            a->reaper->period = period_ns;
-        if (!a->reaper || !start(a, a->reaper)) {
-            free(a->reaper);
-            a->reaper = NULL;
-            status = us_error_fill(e, US_ENOMEM, "the reaper thread could not be started");
-        }
-    }
+    old = a->reaper;
+    a->reaper = r;
     us_config_drop(a);
-    return status;
+    return old;
+}
+
+/* Waits for its end with no lock held: it may be about to take the configuration lock itself. */
+static void end(struct us_reaper *r)
+{
+    if (!r)
+        return;
+    stop(r);
+    free(r);
+}
+
+static struct us_reaper *begin(struct us_allocator *a, uint64_t period_ns)
+{
+    struct us_reaper *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return NULL;
+    r->allocator = a;
+    r->period = period_ns;
+    if (start(r))
+        return r;
+    free(r);
+    return NULL;
+}
+
+enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e)
+{
+    struct us_reaper *r;
+
+    end(replace(a, NULL));
+    if (period_ns == 0)
+        return US_OK;
+    r = begin(a, period_ns);
+    if (!r)
+        return us_error_fill(e, US_ENOMEM, "the reaper thread could not be started");
+    end(replace(a, r)); /* another thread was faster: the last one stays */
+    return US_OK;
 }

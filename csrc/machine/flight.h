@@ -29,7 +29,7 @@ struct us_flight {
     unsigned counted_cpu;    /* where it was counted in */
     uint32_t byte_locks;     /* byte locks taken, told to the CPU at the end */
     bool nested;             /* began inside another slow path: waits for nothing */
-    bool counted;            /* on its machine; a nested one is not if the one around it is */
+    bool counted;            /* now, on its machine; not if its frame or one around it is */
     bool gate;               /* the one that shut the gate */
 };
 

@@ -416,6 +416,63 @@ static void a_nested_flight_inside_another_machine_s_is_waited_for(void)
     us_machine_destroy(other);
 }
 
+/* A thread that waits at the gate is not in flight; a handler that finds it there counts itself. */
+static atomic_int found_waiting, uncounted;
+
+static void on_signal_at_the_gate(int signal)
+{
+    struct us_flight f;
+
+    (void)signal;
+    if (us_flight_current() == NULL)
+        return; /* not there yet */
+    us_flight_enter(machine, &f);
+    for (int i = 0; i < 100; i++)
+        atomic_fetch_add(&uncounted, flights() == 0);
+    us_flight_leave(&f);
+    atomic_fetch_add(&found_waiting, 1);
+}
+
+static void *flies_once(void *arg)
+{
+    struct us_flight f;
+
+    us_flight_enter(machine, &f);
+    us_flight_leave(&f);
+    return arg;
+}
+
+static void *shuts_once(void *arg)
+{
+    struct us_flight f;
+
+    us_gate_shut(machine, &f);
+    us_gate_open(&f);
+    return arg;
+}
+
+static void a_handler_counts_itself_where_its_thread_waits(void)
+{
+    void *(*const waits[])(void *) = {flies_once, shuts_once};
+    struct us_flight f;
+    pthread_t thread;
+
+    REQUIRE(signal(SIGUSR2, on_signal_at_the_gate) != SIG_ERR);
+    for (int i = 0; i < 2; i++) {
+        us_gate_shut(machine, &f);
+        atomic_store(&found_waiting, 0);
+        REQUIRE(pthread_create(&thread, NULL, waits[i], NULL) == 0);
+        while (atomic_load(&found_waiting) < 20) {
+            REQUIRE(pthread_kill(thread, SIGUSR2) == 0);
+            usleep(100);
+        }
+        us_gate_open(&f);
+        pthread_join(thread, NULL);
+        CHECK_EQ(atomic_load(&uncounted), 0);
+        CHECK_EQ(flights(), 0);
+    }
+}
+
 /* Between the slow paths of a frame the thread holds no lock, so a handler may wait for one; but
  * not at a gate that the frame itself keeps from shutting. */
 static void a_handler_inside_a_frame_waits_for_locks_alone(void)
@@ -671,6 +728,7 @@ int main(void)
     RUN(a_handler_at_a_shut_gate_waits);
     RUN(a_nested_flight_that_interrupted_a_slot_is_waited_for);
     RUN(a_nested_flight_inside_another_machine_s_is_waited_for);
+    RUN(a_handler_counts_itself_where_its_thread_waits);
     RUN(a_handler_inside_a_frame_waits_for_locks_alone);
     RUN(a_handler_may_come_at_any_step_of_a_frame);
     RUN(waiting_for_oneself_ends_with_a_message);

@@ -6,9 +6,9 @@
  *
  * The mark of a thread is its innermost flight (us_thread()->flight), or a slot lock of the
  * fallback that it holds. Whoever enters with the mark set interrupted the one who set it. It
- * counts itself in too, unless what it interrupted is counted on the same machine, and finds every
- * lock busy once it sees the gate shut (lock.c): so who shuts the gate is alone once nobody is
- * counted.
+ * counts itself in too, unless what it interrupted is counted on the same machine at that moment,
+ * and finds every lock busy once it sees the gate shut (lock.c): so who shuts the gate is alone
+ * once nobody is counted.
  *
  * A frame is a flight put aside: counted in, and no longer the mark. A handler finds the mark or
  * the frame at every step, never neither while it is counted, or it would wait at the gate for who
@@ -46,39 +46,43 @@ static void count_in(struct us_flight *f)
     for (;;) {
         f->counted_cpu = us_cpu_now(m);
         atomic_fetch_add(&m->cpu[f->counted_cpu].in_flight, 1);
+        f->counted = true;
         if (US_LIKELY(atomic_load(&m->gate) == 0))
             return;
+        f->counted = false;
         count_out(f, 1);
         while ((shut = atomic_load(&m->gate)) != 0)
             us_futex_wait(&m->gate, shut);
     }
 }
 
+/* By itself or by its frame. When in doubt no: a count too many does no harm. */
+static bool is_counted(const struct us_flight *f)
+{
+    return f->counted || (f->frame != NULL && f->frame == us_thread()->frame);
+}
+
 /* A nested flight is counted, and waits for nothing, where nothing that it interrupted keeps who
- * shuts the gate waiting: when that held a slot alone, or worked on another machine. */
+ * shuts the gate waiting: when that held a slot alone, worked on another machine, or was itself
+ * waiting, at the gate or for its turn to shut it. */
 static void count_nested(struct us_flight *f)
 {
     const struct us_flight *around = f->outer;
 
-    while (around != NULL && around->machine != f->machine)
+    while (around != NULL && !(around->machine == f->machine && is_counted(around)))
         around = around->outer;
     f->counted_cpu = us_cpu_now(f->machine);
-    f->counted = around == NULL;
-    if (f->counted)
-        atomic_fetch_add(&f->machine->cpu[f->counted_cpu].in_flight, 1);
-}
-
-static void count_with_frame(struct us_flight *f)
-{
-    f->counted_cpu = f->frame->counted_cpu;
-    f->counted = false;
+    if (around != NULL)
+        return;
+    atomic_fetch_add(&f->machine->cpu[f->counted_cpu].in_flight, 1);
+    f->counted = true;
 }
 
 void us_flight_enter(struct us_machine *m, struct us_flight *f)
 {
     struct us_thread *t = us_thread();
 
-    *f = (struct us_flight){.machine = m, .outer = t->flight, .counted = true};
+    *f = (struct us_flight){.machine = m, .outer = t->flight};
     f->nested = t->flight != NULL || t->slots != 0 || (t->frame && t->frame->machine != m);
     f->frame = f->nested ? NULL : t->frame;
     t->flight = f;
@@ -88,7 +92,7 @@ void us_flight_enter(struct us_machine *m, struct us_flight *f)
     else if (US_LIKELY(f->frame == NULL))
         count_in(f);
     else
-        count_with_frame(f);
+        f->counted_cpu = f->frame->counted_cpu;
 }
 
 static void leave(struct us_flight *f, uint64_t flight)
@@ -97,6 +101,8 @@ static void leave(struct us_flight *f, uint64_t flight)
 
     if (US_UNLIKELY(t->flight != f))
         us_fatal("a slow path ended that is not the thread's innermost");
+    f->counted = false;
+    atomic_signal_fence(memory_order_seq_cst);
     count_out(f, flight);
     atomic_signal_fence(memory_order_seq_cst);
     t->flight = f->outer;

@@ -133,6 +133,20 @@ static void *from_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return buffer[n - 1];
 }
 
+/* The page provider has failed, but its efforts may have brought objects to partial lists: those of
+ * the node, or one of another. */
+static US_COLD unsigned after_failure(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                                      unsigned node, unsigned flags, void **out, uint32_t want,
+                                      bool *refused)
+{
+    unsigned n = us_unified_from_partial(c, f, cpu, node, out, want, refused), other;
+
+    for (other = 0; n == 0 && !(flags & US_THISNODE) && other < c->machine->nnodes; other++)
+        if (other != node)
+            n = us_unified_from_partial(c, f, cpu, other, out, 1, refused);
+    return n;
+}
+
 static void *from_slabs(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                         unsigned flags, void **buffer, uint32_t want, bool *refused)
 {
@@ -153,62 +167,56 @@ static void *from_slabs(struct us_cache *c, struct us_flight *f, unsigned cpu, u
             break;
     }
     if (n == 0)
+        n = after_failure(c, f, cpu, node, flags, buffer, want, refused);
+    if (n == 0)
         return NULL;
     us_count(c, cpu, US_UNIFIED_ALLOC_SLOWPATH);
     install(c, f, buffer, n - 1, node);
     return buffer[n - 1];
 }
 
-static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
+/* The buffer is as large as the batch: a signal handler's stack may be small. */
+static void *refill(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags,
+                    uint32_t want)
 {
-    void *buffer[US_UNIFIED_BUFFER];
-    void *object;
+    const unsigned node = us_node_of_cpu(c->machine, cpu);
+    void *buffer[want], *object;
     bool refused = false;
-    unsigned node;
-    uint32_t want;
 
-    if (us_local_pop(&c->local, f, &object, &cpu))
-        return object;
-    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
-        us_unified_populate(c, f, cpu);
-    node = us_node_of_cpu(c->machine, cpu);
-    want = refill_size(c, cpu);
     object = from_shared(c, f, cpu, node, buffer, want, &refused);
     if (object || refused)
         return object;
     return from_slabs(c, f, cpu, node, flags, buffer, want, &refused);
 }
 
-/* Another node's object. The alien queue is refilled from one slab, the caller's object apart. */
-static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
-                         unsigned flags)
+static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
 {
-    const struct us_unified *st = us_unified_of(c);
-    struct us_queue *a = us_unified_alien(c, cpu, node);
-    void *buffer[US_UNIFIED_BUFFER];
-    void *object = NULL;
-    unsigned want = 1, where = node, n;
-    bool refused = false;
+    void *object;
 
-    if (a) {
-        if (!us_lock_take(f, us_queue_lock(a)))
-            return NULL;
-        if (us_ring_pop_c(a->ring, &object))
-            us_queue_touch(a);
-        us_lock_drop(f, us_queue_lock(a));
-        if (object) {
-            us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
-            return object;
-        }
-        want = a->capacity < st->queue ? a->capacity : st->queue;
-    }
+    if (us_local_pop(&c->local, f, &object, &cpu))
+        return object;
+    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
+        us_unified_populate(c, f, cpu);
+    return refill(c, f, cpu, flags, refill_size(c, cpu));
+}
+
+/* From the slabs of another node: the caller's object, and more for the alien queue. */
+static void *refill_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                          unsigned flags, unsigned want)
+{
+    struct us_queue *a;
+    void *buffer[want], *object;
+    bool refused = false;
+    unsigned where = node, n;
+
     n = us_unified_from_tail(c, f, cpu, node, buffer, want, &refused);
-    if (refused)
-        return NULL;
-    if (n == 0)
+    if (n == 0 && !refused)
         n = us_unified_from_new(c, f, cpu, node, flags, buffer, want, true, &where);
+    if (n == 0 && !refused)
+        n = after_failure(c, f, cpu, node, flags, buffer, want, &refused);
     if (n == 0)
         return NULL;
+    a = us_unified_alien(c, cpu, node); /* a constructor may have resized the queues */
     us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN_SLOW);
     us_count(c, cpu, a ? US_UNIFIED_ALLOC_ALIEN : US_UNIFIED_ALLOC_DIRECT);
     object = buffer[--n];
@@ -225,6 +233,40 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return object;
 }
 
+/* Another node's object. The alien queue is refilled from one slab. */
+static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                         unsigned flags)
+{
+    const struct us_unified *st = us_unified_of(c);
+    struct us_queue *a = us_unified_alien(c, cpu, node);
+    void *object = NULL;
+
+    if (!a)
+        return refill_alien(c, f, cpu, node, flags, 1);
+    if (!us_lock_take(f, us_queue_lock(a)))
+        return NULL;
+    if (us_ring_pop_c(a->ring, &object))
+        us_queue_touch(a);
+    us_lock_drop(f, us_queue_lock(a));
+    if (object) {
+        us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
+        return object;
+    }
+    return refill_alien(c, f, cpu, node, flags, a->capacity < st->queue ? a->capacity : st->queue);
+}
+
+static bool free_one(struct us_cache *c, struct us_flight *f, void *object);
+
+/* The thread moved to another node before it took `object`: that goes back, and one of the node it
+ * was to be of comes as from afar. */
+static US_COLD void *on_this_node(struct us_cache *c, struct us_flight *f, unsigned node,
+                                  unsigned flags, void *object)
+{
+    if (!free_one(c, f, object))
+        us_defer_free(c, object);
+    return alloc_alien(c, f, us_cpu_now(c->machine), node, flags);
+}
+
 static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
 {
     struct us_flight f;
@@ -239,6 +281,9 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
         object = alloc_local(c, &f, cpu, flags);
     else
         object = alloc_alien(c, &f, cpu, (unsigned)node, flags);
+    if (US_UNLIKELY(object && (flags & US_THISNODE) && node >= 0 &&
+                    us_node_of(&c->slabs->range, object) != (unsigned)node))
+        object = on_this_node(c, &f, (unsigned)node, flags, object);
     us_flight_leave(&f);
     return object;
 }
@@ -249,9 +294,9 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
 static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                        void *object)
 {
-    const struct us_unified *st = us_unified_of(c);
+    const uint32_t batch = us_unified_of(c)->batch;
     struct us_queue *a = us_unified_alien(c, cpu, node);
-    void *buffer[US_UNIFIED_BUFFER];
+    void *buffer[batch];
     unsigned drained = 0;
 
     if (!a) {
@@ -262,7 +307,7 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
     if (!us_lock_take(f, us_queue_lock(a)))
         return false;
     if (us_queue_size(a) >= a->capacity)
-        drained = us_ring_take_oldest_c(a->ring, buffer, st->batch, US_SEEN_COMMIT);
+        drained = us_ring_take_oldest_c(a->ring, buffer, batch, US_SEEN_COMMIT);
     us_ring_add_c(a->ring, &object, 1, drained ? US_SEEN_COMMIT : US_SEEN_TOUCH);
     us_lock_drop(f, us_queue_lock(a));
     us_count(c, cpu, drained ? US_UNIFIED_FREE_ALIEN_SLOW : US_UNIFIED_FREE_ALIEN);
@@ -320,10 +365,10 @@ static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, uns
 static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                      void *object)
 {
-    const struct us_unified *st = us_unified_of(c);
+    const uint32_t batch = us_unified_of(c)->batch;
     const uint64_t base = us_node_base(&c->slabs->range, node);
     struct us_queue *q = us_unified_shared(c, cpu);
-    void *buffer[US_UNIFIED_BUFFER];
+    void *buffer[batch];
     uint32_t room = 0;
     unsigned n, shared = 0;
 
@@ -331,10 +376,10 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
         room = shared_room(c, q);
     }
-    n = us_local_take_oldest(&c->local, f, buffer, room && room < st->batch ? room : st->batch,
+    n = us_local_take_oldest(&c->local, f, buffer, room && room < batch ? room : batch,
                              US_SEEN_COMMIT, &cpu);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
-    if (room)
+    if (room && us_node_of_cpu(c->machine, cpu) == node) /* not moved to another node meanwhile */
         shared = to_shared(c, f, cpu, q, buffer, n);
     else
         us_unified_drain(c, f, cpu, buffer, n);

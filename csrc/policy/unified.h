@@ -7,7 +7,6 @@
 
 #define US_UNIFIED_QUEUE_MAX   10000
 #define US_UNIFIED_OBJECTS_MAX (1 << 20) /* a slab counts its objects in 24 bits */
-#define US_UNIFIED_BUFFER      US_UNIFIED_QUEUE_MAX /* the largest batch is the whole queue */
 #define US_UNIFIED_BOUNCE      16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
 
 /* clang-format off */
@@ -137,13 +136,13 @@ struct us_unified {
     uint32_t shared_desired, shared_capacity;
     uint32_t alien_capacity; /* 0 = no alien queues */
     unsigned alien_shift;
-    uint64_t last_expired;
+    _Atomic uint64_t last_expired;
     /* Sizes that traffic has asked for, 0 = those of the rules; and what was counted at the last
      * look. */
     uint32_t grown_queue, grown_shared;
     uint64_t seen_shared, seen_drains, seen_refills;
     uint64_t drained;                 /* drains to slabs that no refill has answered yet */
-    bool pressed;                     /* memory ran short since the last look */
+    _Atomic bool pressed;             /* memory ran short since the last look */
     uint32_t budget_objects;          /* shared stock stops here; UINT32_MAX without a budget */
     struct us_unified_node *node;     /* [nnodes] */
     struct us_unified_domain *domain; /* [ndomains] */

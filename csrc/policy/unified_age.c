@@ -132,14 +132,14 @@ static void age_partial(struct us_cache *c, struct us_flight *f, unsigned n, boo
 static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
                           bool try_only)
 {
-    const struct us_unified *st = us_unified_of(c);
-    void *buffer[US_UNIFIED_BUFFER];
+    const uint32_t batch = us_unified_of(c)->batch;
+    void *buffer[batch];
     unsigned n = 0;
 
     if (!q || !(try_only ? us_lock_try(f, us_queue_lock(q)) : us_lock_take(f, us_queue_lock(q))))
         return 0;
     if (!us_ring_touched(q->ring))
-        n = us_ring_take_oldest_c(q->ring, buffer, st->batch, US_SEEN_COMMIT);
+        n = us_ring_take_oldest_c(q->ring, buffer, batch, US_SEEN_COMMIT);
     us_queue_untouch(q);
     us_lock_drop(f, us_queue_lock(q));
     if (n == 0)
@@ -151,9 +151,9 @@ static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
 
 static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
-    const struct us_unified *st = us_unified_of(c);
+    const uint32_t batch = us_unified_of(c)->batch;
     struct us_ring *ring = us_local_ring(&c->local, cpu);
-    void *buffer[US_UNIFIED_BUFFER], *region;
+    void *buffer[batch], *region;
     unsigned n = 0;
 
     if (!ring || (us_ring_size(ring) == 0 && !us_ring_touched(ring)))
@@ -162,7 +162,7 @@ static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, b
         return 0;
     ring = region;
     if (ring && !us_ring_touched(ring)) {
-        n = us_ring_take_oldest_c(ring, buffer, st->batch, US_SEEN_COMMIT);
+        n = us_ring_take_oldest_c(ring, buffer, batch, US_SEEN_COMMIT);
         us_local_moved(&c->local, cpu, 0, n);
     }
     if (ring)

@@ -71,7 +71,10 @@ static void move_ring(struct us_cache *c, struct us_flight *f, unsigned cpu, str
     }
     while (us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP))
         us_ring_add_c(to, &object, 1, US_SEEN_TOUCH);
+    if (!us_lock_take(f, &c->stats_lock)) /* readers look at rings, and do not stop at the gate */
+        __builtin_trap();
     us_local_replace(&c->local, cpu, to);
+    us_lock_drop(f, &c->stats_lock);
 }
 
 static void change_rings(struct us_cache *c, struct us_flight *f, void **fresh, uint32_t capacity)

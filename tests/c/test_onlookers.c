@@ -173,6 +173,43 @@ static void queues_are_resized_under_the_eyes_of_statistics(void)
     fixture_close(a);
 }
 
+static _Atomic bool resized;
+
+static void *resize_once(void *cache)
+{
+    CHECK_EQ(us_tunable_set(cache, "cpu_queue_size", "77", NULL), US_OK);
+    atomic_store(&resized, true);
+    return NULL;
+}
+
+/* The ring that a reader of statistics looks at stays until it is done. */
+static void a_resize_waits_for_a_reader(void)
+{
+    struct us_allocator *a = fixture_open("unified", &fixture_two_nodes, 0, false);
+    struct us_cache *c = fixture_cache(a, "test", 64, 0);
+    struct us_flight reader = {.machine = a->machine}; /* not in flight, as us_cache_stats */
+    struct us_ring *before[4];
+    pthread_t thread;
+
+    for (unsigned i = 0; i < 100; i++)
+        traffic(c);
+    REQUIRE(us_lock_take(&reader, &c->stats_lock));
+    for (unsigned cpu = 0; cpu < 4; cpu++)
+        before[cpu] = us_local_ring(&c->local, cpu);
+    atomic_store(&resized, false);
+    REQUIRE(pthread_create(&thread, NULL, resize_once, c) == 0);
+    while (atomic_load(&a->machine->gate) == 0)
+        sched_yield();
+    usleep(20000);
+    CHECK(!atomic_load(&resized));
+    for (unsigned cpu = 0; cpu < 4; cpu++)
+        CHECK_EQ(us_local_ring(&c->local, cpu), before[cpu]);
+    us_lock_drop(&reader, &c->stats_lock);
+    REQUIRE(pthread_join(thread, NULL) == 0);
+    CHECK(atomic_load(&resized));
+    fixture_close(a);
+}
+
 static void queues_are_resized_under_the_eyes_of_tunables(void)
 {
     struct us_allocator *a = fixture_open("unified", &fixture_two_nodes, 0, false);
@@ -229,6 +266,7 @@ int main(void)
     RUN(stopped_with_queues);
     RUN(stopped_with_debug);
     RUN(queues_are_resized_under_the_eyes_of_statistics);
+    RUN(a_resize_waits_for_a_reader);
     RUN(queues_are_resized_under_the_eyes_of_tunables);
     RUN(the_process_forks_under_their_eyes);
     return check_result();

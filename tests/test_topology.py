@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rules.inside import queues_of, slabs_of
 from rules.machines import CPUS, declared, grid
 
@@ -76,10 +79,125 @@ def test_a_machine_is_frozen_and_compares() -> None:
         grid(2, 1, 2).clock = 1  # type: ignore[attr-defined]
 
 
+# ---- cache domains  ------------------------------------------------------------------------------
+
+Together = set[frozenset[int]]
+
+
+def together(numbers: Sequence[int]) -> Together:
+    """Which CPUs have the same number."""
+    return {frozenset(c for c, n in enumerate(numbers) if n == m) for m in numbers}
+
+
+def by_the_rules(cpu_node: Sequence[int], declared_together: Together) -> Together:
+    """A domain never spans nodes; the CPUs of a node that are alone then form one group."""
+    on = {node: frozenset(c for c, n in enumerate(cpu_node) if n == node) for node in cpu_node}
+    parts = {d & node for d in declared_together for node in on.values()} - {frozenset()}
+    alone = [
+        frozenset().union(*(p for p in parts if len(p) == 1 and p <= node)) for node in on.values()
+    ]
+    return {p for p in parts if len(p) > 1} | set(alone) - {frozenset()}
+
+
 @once
-def test_a_domain_never_spans_nodes() -> None:
-    with pytest.raises(ValueError, match="domain"):
-        us.Topology(cpu_node=[0, 1], cpu_domain=[0, 0])
+@pytest.mark.parametrize(
+    ("cpu_node", "cpu_domain", "shown"),
+    [
+        ([0, 1], [0, 0], [0, 1]),  # split
+        ([0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]),
+        ([0, 0, 1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2, 3, 3]),
+        ([0, 0], [0, 1], [0, 0]),  # each CPU alone: one group
+        ([0, 1, 0, 1], [0, 1, 2, 3], [0, 1, 0, 1]),  # one a node
+        ([0, 0, 0, 0], [0, 0, 1, 2], [0, 0, 1, 1]),
+        ([0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 1, 1]),  # what a split leaves alone is grouped too
+        ([0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1]),  # numbered as CPUs first show them
+        ([1, 0], [1, 0], [0, 1]),
+    ],
+)
+def test_domains_are_split_at_nodes_and_single_cpus_grouped(
+    make: Callable[..., us.Allocator], cpu_node: list[int], cpu_domain: list[int], shown: list[int]
+) -> None:
+    shape = us.Topology(cpu_node, cpu_domain)
+    assert list(shape.cpu_node) == cpu_node
+    assert list(shape.cpu_domain) == shown
+    assert shape.domains == len(set(shown))
+    assert shape == us.Topology(cpu_node, shown)
+    assert us.Machine.from_topology(shape).domains == shape.domains
+    # What the core makes of it, split or not before it got there.
+    assert make(machine=us.Machine.from_topology(shape)).topology == shape
+    core = make(topology=shape).topology
+    assert list(core.cpu_domain[: shape.cpus]) == shown
+
+
+shapes = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(0, 2), min_size=n, max_size=n),
+        st.lists(st.integers(0, 4), min_size=n, max_size=n),
+    )
+)
+
+
+def dense(numbers: Sequence[int]) -> list[int]:
+    """The same, with no number left out."""
+    return [sorted(set(numbers)).index(n) for n in numbers]
+
+
+@once
+@given(shapes)
+def test_domains_follow_the_rules(shape: tuple[list[int], list[int]]) -> None:
+    cpu_node, cpu_domain = map(dense, shape)
+    topology = us.Topology(cpu_node, cpu_domain)
+    shown = list(topology.cpu_domain)
+    assert together(shown) == by_the_rules(cpu_node, together(cpu_domain))
+    assert list(dict.fromkeys(shown)) == list(range(topology.domains))  # as they first appear
+    with us.Allocator(machine=us.Machine.from_topology(topology), memory="1 MiB") as alloc:
+        assert alloc.topology == topology
+
+
+@once
+def test_each_part_of_a_split_domain_has_its_queues(make: Callable[..., us.Allocator]) -> None:
+    for shape in (us.Topology([0, 0, 1, 1], [0, 0, 0, 0]), us.Topology([0, 0, 1, 1], [0, 1, 2, 3])):
+        for alloc in (make(machine=us.Machine.from_topology(shape)), make(topology=shape)):
+            shared = queues_of(alloc.create_cache("split", 64), kind="shared")
+            assert [(queue.domain, queue.node) for queue in shared] == [(0, 0), (1, 1)]
+
+
+def listed_cpus(path: Path) -> set[int]:
+    """The CPUs of a list such as 0-3,8."""
+    spans = [span.split("-") for span in path.read_text().strip().split(",") if span]
+    return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
+
+
+def last_level_cache(cpu: int) -> frozenset[int]:
+    """The CPUs that share it, as the system says; a CPU that says nothing shares none."""
+    levels = {
+        int((index / "level").read_text()): index
+        for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
+    }
+    return frozenset(listed_cpus(levels[max(levels)] / "shared_cpu_list") if levels else {cpu})
+
+
+def test_the_system_s_own_topology(make: Callable[..., us.Allocator]) -> None:
+    shape = us.Topology.native()
+    nodes = Path("/sys/devices/system/node")
+    if not (nodes / "online").exists():
+        pytest.skip("this system does not describe its nodes")
+    with_cpus = [
+        cpus
+        for node in sorted(listed_cpus(nodes / "online"))
+        if (cpus := listed_cpus(nodes / f"node{node}/cpulist"))
+    ]
+    cpu_node = [
+        next((n for n, cpus in enumerate(with_cpus) if cpu in cpus), 0) for cpu in range(shape.cpus)
+    ]
+    caches = {last_level_cache(cpu) & set(range(shape.cpus)) for cpu in range(shape.cpus)}
+    assert list(shape.cpu_node) == cpu_node
+    assert together(shape.cpu_domain) == by_the_rules(cpu_node, caches)
+    assert list(dict.fromkeys(shape.cpu_domain)) == list(range(shape.domains))
+    assert make().topology == shape
+
+
+# ---- addresses  ----------------------------------------------------------------------------------
 
 
 def test_addresses_tell_their_node(make: Callable[..., us.Allocator], policy: str) -> None:

@@ -82,7 +82,10 @@ void us_cache_free_bulk(struct us_cache *cache, size_t n, void *const *objects);
 
 /* ---- machine and allocator --------------------------------------------------------------- */
 
-/* Which CPU sits where. Arrays have ncpus entries; domains never span nodes. */
+/* Which CPU sits where. Arrays have ncpus entries; nodes are numbers below nnodes, domains below
+ * ndomains. A domain never spans nodes: one that is declared so becomes one domain a node. The
+ * single-CPU domains of one node form one group. Domains are then renumbered from 0, in the order
+ * in which CPU 0, 1, ... first show them. */
 struct us_topology {
     unsigned ncpus, nnodes, ndomains;
     const unsigned *cpu_node;

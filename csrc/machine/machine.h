@@ -106,7 +106,8 @@ struct us_machine {
 /* Builds the machine; topology NULL = as the system describes it (native) or one CPU (model).
  * CPUs of the system that a declared topology lacks are added, with node and domain of the CPU they
  * fold on modulo its CPUs: a native machine has at least the system's possible CPUs.
- * Single-CPU domains of one node are joined into one group. */
+ * Domains that span nodes are split, single-CPU domains of one node are joined into one group, and
+ * all are renumbered in the order in which CPUs show them. */
 struct us_machine *us_machine_create(const struct us_topology *topology, unsigned page_size,
                                      uint64_t seed, struct us_error *error);
 void us_machine_destroy(struct us_machine *machine);

@@ -2,7 +2,9 @@
  *
  * A cache domain never spans nodes: it is split. The single-CPU domains of one node are joined into
  * one group, for a queue shared by one CPU is none. CPUs beyond the description take node and
- * domain of the CPU they fold on. Domains are then numbered by node and first CPU. */
+ * domain of the CPU they fold on. Domains are then numbered in the order in which CPUs show them,
+ * whatever their declared numbers and nodes. Topology in python/unislab/machine.py shows the same.
+ */
 #include "machine/backend.h"
 
 #include <stdlib.h>
@@ -52,6 +54,16 @@ static int in_order(const void *a, const void *b)
     return x->cpu < y->cpu ? -1 : 1;
 }
 
+/* Named domains, by the first CPU, which is their name. */
+static int by_name(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->cpu < y->cpu ? -1 : 1;
+}
+
 static unsigned end_of_domain(const struct place *place, unsigned i, unsigned n)
 {
     unsigned end = i + 1;
@@ -84,10 +96,10 @@ static void name_domains(struct place *place, unsigned n, unsigned *first_alone)
     }
 }
 
-/* Numbers the domains of all CPUs, once they have their keys. */
+/* Numbers the domains of all CPUs, once they have their names. */
 static void number_domains(struct us_machine *m, struct place *place)
 {
-    qsort(place, m->ncpus, sizeof *place, in_order);
+    qsort(place, m->ncpus, sizeof *place, by_name);
     for (unsigned i = 0, end; i < m->ncpus; i = end) {
         unsigned d = m->ndomains++;
 

@@ -10,6 +10,7 @@ says.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -32,6 +33,15 @@ def _check_numbering(what: str, numbers: Sequence[int]) -> None:
         raise ValueError(f"{what} are numbered {used}: expected every number from 0 on")
 
 
+def _settle_domains(nodes: Sequence[int], domains: Sequence[int]) -> tuple[int, ...]:
+    """Split, grouped and numbered, as csrc/machine/topology.c does it."""
+    parts = list(zip(nodes, domains, strict=True))
+    cpus = Counter(parts)
+    groups = [(node, domain if cpus[node, domain] > 1 else None) for node, domain in parts]
+    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    return tuple(number[group] for group in groups)
+
+
 @dataclass(frozen=True, repr=False)
 class Topology:
     """Which CPU is on which node, and which CPUs share a cache.
@@ -41,17 +51,24 @@ class Topology:
     cpu_node : sequence of int
         Node of each CPU.
     cpu_domain : sequence of int, optional
-        Cache domain of each CPU; by default the CPUs of a node share one. A domain never spans
-        nodes.
+        Cache domain of each CPU; by default the CPUs of a node share one.
+
+    Notes
+    -----
+    A cache domain never spans nodes: one that is declared so becomes one domain a node. CPUs of a
+    node that are alone in their domain form one group, since a queue shared by one CPU is none.
+    Domains are then numbered in the order in which CPUs first show them; ``cpu_domain`` holds the
+    result.
 
     Examples
     --------
     >>> import unislab as us
     >>> us.Topology([0, 0, 1, 1])
     <Topology: 2 nodes, 2 domains, 4 CPUs>
-    >>> us.Topology([0, 0, 1], cpu_domain=[0, 1, 1])
-    Traceback (most recent call last):
-    ValueError: cache domain 1 spans nodes 0 and 1: expected each domain on one node
+    >>> us.Topology([0, 0, 1, 1], cpu_domain=[0, 0, 0, 0]).cpu_domain
+    (0, 0, 1, 1)
+    >>> us.Topology([0, 0, 0, 0], cpu_domain=[0, 0, 1, 2]).cpu_domain
+    (0, 0, 1, 1)
     """
 
     cpu_node: tuple[int, ...]
@@ -68,16 +85,8 @@ class Topology:
             )
         _check_numbering("nodes", nodes)
         _check_numbering("cache domains", domains)
-        node_of: dict[int, int] = {}
-        for node, domain in zip(nodes, domains, strict=True):
-            first = node_of.setdefault(domain, node)
-            if first != node:
-                raise ValueError(
-                    f"cache domain {domain} spans nodes {first} and {node}: "
-                    "expected each domain on one node"
-                )
         object.__setattr__(self, "cpu_node", nodes)
-        object.__setattr__(self, "cpu_domain", domains)
+        object.__setattr__(self, "cpu_domain", _settle_domains(nodes, domains))
 
     @property
     def cpus(self) -> int:

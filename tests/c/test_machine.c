@@ -23,6 +23,22 @@ static struct us_machine *machine_from(const char *nodes, const char *domains,
     return us_machine_create(&t, 0, 1, error);
 }
 
+/* What holds on any machine: a domain has CPUs of one node, one domain at most of a node has one
+ * CPU alone, and numbers come up in order. */
+static void check_rules(const struct us_machine *m)
+{
+    for (unsigned i = 0, next = 0; i < m->ncpus; i++) {
+        unsigned d = us_domain_of_cpu(m, i);
+
+        CHECK(d <= next);
+        next += d == next;
+        CHECK_EQ(m->domain[d].node, us_node_of_cpu(m, i));
+    }
+    for (unsigned d = 0; d < m->ndomains; d++)
+        for (unsigned e = 0; e < d && m->domain[d].ncpus == 1; e++)
+            CHECK(m->domain[e].ncpus > 1 || m->domain[e].node != m->domain[d].node);
+}
+
 /* Every CPU of the description is where it was put; every domain lists exactly its CPUs, of its
  * node. */
 static void check_domains(const char *nodes, const char *domains, const char *expected)
@@ -48,20 +64,26 @@ static void check_domains(const char *nodes, const char *domains, const char *ex
             CHECK(i == 0 || cpu > us_domain_cpu(m, d, i - 1));
         }
     CHECK_EQ(listed, m->ncpus);
+    check_rules(m);
     us_machine_destroy(m);
 }
 
 static void domains_are_split_joined_and_numbered(void)
 {
     check_domains("0000", "0011", "0011"); /* as declared */
-    check_domains("0011", "1100", "0011"); /* numbered by node, then by first CPU */
+    check_domains("0011", "1100", "0011"); /* numbered as CPUs first show them */
+    check_domains("1100", "1100", "0011"); /* and not by node */
+    check_domains("0011001100110011", "0011223300112233", "0011223300112233");
     check_domains("0011", "0000", "0011"); /* never across nodes: split */
+    check_domains("00110011", "00001111", "00112233");
     check_domains("0000", "0123", "0000"); /* each alone: one group */
     check_domains("000000", "001234", "001111");
     check_domains("000000", "123344", "001122");
     check_domains("0101", "0123", "0101"); /* a group for each node */
     check_domains("010101", "000000", "010101");
     check_domains("01", "01", "01");
+    check_domains("10", "00", "01");
+    check_domains("0011", "0110", "0011"); /* what a split leaves alone is grouped */
 }
 
 static void a_wrong_topology_is_refused_with_its_reason(void)
@@ -92,6 +114,7 @@ static void the_machine_as_it_is(void)
     CHECK(m->table_cpus >= m->ncpus);
     CHECK_EQ(m->page_size, 1ull << m->page_shift);
     CHECK(us_cpu_now(m) < m->ncpus);
+    check_rules(m);
 #ifndef US_MODEL
     CHECK(m->ncpus >= (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
     CHECK_EQ(m->page_size, (unsigned long)sysconf(_SC_PAGESIZE));

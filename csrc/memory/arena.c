@@ -242,7 +242,7 @@ static void init_node(struct us_memory *mem, unsigned n, uint64_t managed, uint6
     node->managed = managed;
     atomic_init(&node->low_told, UINT64_MAX);
     set_watermarks(node, mem->budget, managed * mem->machine->nnodes, mem->range.page_shift);
-    if (mem->machine->nnodes > 1)
+    if (mem->machine->nnodes > 1 && mem->machine->system_topology)
         us_os_bind(base, (size_t)us_node_length(&mem->range), n);
 }
 

@@ -45,8 +45,10 @@ static unsigned search(const struct order_search *q, unsigned objects, unsigned 
     uint64_t bytes = objects * q->stride;
     unsigned order = order_for(bytes, q->page_size);
 
-    if (((uint64_t)q->page_size << q->min_order) / q->stride > MAX_OBJECTS_PER_SLAB)
-        return order_for(q->stride * MAX_OBJECTS_PER_SLAB, q->page_size) - 1;
+    if (((uint64_t)q->page_size << q->min_order) / q->stride > MAX_OBJECTS_PER_SLAB) {
+        order = order_for(q->stride * MAX_OBJECTS_PER_SLAB, q->page_size);
+        return order > 0 ? order - 1 : 0; /* a page may hold more than that itself */
+    }
     if (order < q->min_order)
         order = q->min_order;
     for (; order <= last; order++) {

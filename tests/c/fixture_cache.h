@@ -23,8 +23,8 @@ static const struct us_topology fixture_two_nodes = {
     .cpu_domain = fixture_cpu_node,
 };
 
-static struct us_allocator *fixture_open(const char *policy, const struct us_topology *topology,
-                                         uint64_t memory, bool debug_f)
+static inline struct us_allocator *
+fixture_open(const char *policy, const struct us_topology *topology, uint64_t memory, bool debug_f)
 {
     struct us_allocator_options o;
     struct us_error e = {.status = US_OK};

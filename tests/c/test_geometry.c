@@ -63,6 +63,9 @@ static void orders_outside_the_table(void)
     CHECK_EQ(us_slub_order(8, 4096, 8, 10, 10, false), 6);
     /* With larger pages one page may be enough. */
     CHECK_EQ(us_slub_order(1024, 65536, 16, 0, 3, false), 0);
+    /* A page of more than 65535 objects is the least there is. */
+    CHECK_EQ(us_slub_order(8, 1u << 20, 64, 0, 3, false), 0);
+    CHECK_EQ(us_slub_order(8, 1u << 20, 4, 0, 1, true), 0);
 }
 
 static void highest_bit(void)

@@ -31,36 +31,15 @@ void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only)
         c->policy->shrink(c, f, node, try_only);
 }
 
-/* Bytes of the cache's slabs at this moment, from their number and the number of their objects:
- * slabs are of the preferred or of the minimal order. kmalloc-large, which has others, never
- * shrinks. */
-static uint64_t bytes_of_slabs(const struct us_cache *c)
-{
-    const struct us_geometry *g = &c->geometry;
-    uint64_t slabs = 0, objects = 0, small;
-    unsigned node;
-
-    for (node = 0; node < c->machine->nnodes; node++) {
-        slabs += atomic_load(&c->nr_slabs[node]);
-        objects += atomic_load(&c->nr_objects[node]);
-    }
-    small = g->objects > g->min_objects && objects < slabs * g->objects
-                ? (slabs * g->objects - objects) / (g->objects - g->min_objects)
-                : 0;
-    small = small < slabs ? small : slabs;
-    return c->machine->page_size * (((slabs - small) << g->order) + (small << g->min_order));
-}
-
-/* Flushing releases slabs too, so what went is told by what is left. */
+/* Flushing releases slabs too, so the cache counts itself; what other threads release meanwhile is
+ * as welcome. */
 static uint64_t flush_and_shrink(struct us_cache *c, struct us_flight *f)
 {
-    const uint64_t before = bytes_of_slabs(c);
-    uint64_t after;
+    const uint64_t before = atomic_load(&c->released);
 
     us_flush_cache(c, f, false);
     us_shrink_cache(c, f, false);
-    after = bytes_of_slabs(c);
-    return after < before ? before - after : 0;
+    return c->machine->page_size * (atomic_load(&c->released) - before);
 }
 
 uint64_t us_cache_shrink(struct us_cache *c)

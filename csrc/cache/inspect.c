@@ -135,6 +135,7 @@ void us_allocator_account(struct us_allocator *a, struct us_account *total,
         settle_account(c, &us_box(c)->account);
         add_account(total, &us_box(c)->account);
     }
+    us_memory_settle(a->memory, &f);
     us_memory_account(a->memory, &now);
     us_allocator_resume(a, &f);
     if (memory)

@@ -90,6 +90,8 @@ void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order,
 void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order);
 /* Gives free pages back to the system: those free for a purge delay, or all of them. */
 uint64_t us_memory_purge(struct us_memory *mem, struct us_flight *f, uint64_t now, bool all);
+/* Takes in what signal handlers could not give back. */
+void us_memory_settle(struct us_memory *mem, struct us_flight *f);
 /* A page array: `bytes` per page (a power of two up to a page), zeroed; an element may become zero
  * again whenever its page is free. Freed with the memory. */
 void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error);

@@ -105,6 +105,18 @@ static bool has_strays(struct us_page_node *node)
     return atomic_load_explicit(&node->strays, memory_order_relaxed) != NULL;
 }
 
+void us_memory_settle(struct us_memory *mem, struct us_flight *f)
+{
+    for (unsigned n = 0; n < mem->machine->nnodes; n++) {
+        struct us_page_node *node = &mem->node[n];
+
+        if (!has_strays(node) || !us_lock_take(f, &node->lock))
+            continue;
+        us_take_strays(mem, node);
+        us_lock_drop(f, &node->lock);
+    }
+}
+
 /* A block that leaves `spare` pages free, or NULL. */
 static void *take_from(struct us_memory *mem, struct us_flight *f, struct us_page_node *node,
                        unsigned order, uint64_t spare)

@@ -158,6 +158,7 @@ uint64_t us_memory_purge(struct us_memory *mem, struct us_flight *f, uint64_t no
 
     if (!all && !take_turn(mem, now))
         return 0;
+    us_memory_settle(mem, f);
     for (unsigned n = 0; n < mem->machine->nnodes; n++) {
         struct us_page_node *node = &mem->node[n];
 

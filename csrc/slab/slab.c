@@ -187,6 +187,7 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
 
     atomic_fetch_sub_explicit(&c->nr_slabs[s->node], 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&c->nr_objects[s->node], objects, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->released, 1ull << order, memory_order_relaxed);
     if (c->flags & US_DEBUG_F)
         memset(us_used_word(c, s, 0), 0, (objects + 63) / 64 * sizeof(uint64_t));
     map_pages(slabs, s, NULL);

@@ -141,7 +141,8 @@ struct us_cache {
     unsigned id;
     bool general; /* a kmalloc cache */
     bool has_constructor;
-    _Atomic uint64_t misuses; /* reported so far */
+    _Atomic uint64_t misuses;  /* reported so far */
+    _Atomic uint64_t released; /* pages of slabs given back so far */
 };
 
 /* 2^64 / stride, rounded up; strides from 2 on. The excess e = reciprocal * stride - 2^64 is less

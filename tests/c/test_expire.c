@@ -92,6 +92,35 @@ static void a_policy_without_expiration_gives_nothing(void)
 }
 
 /* The expire_period tunable, on the policy's clock. */
+/* Slabs of whatever orders the cache had: full ones of some, and one of the last that is empty. */
+static void shrink_tells_what_it_gave_back(void)
+{
+    static const char *const order[] = {"0", "2", "1", "3"};
+    struct us_allocator *a = fixture_open("slub", NULL, 0, false);
+    struct us_cache *c = fixture_cache(a, "test", 256, 0);
+    struct us_account before, after;
+    static void *object[4][8 * 256];
+    int64_t n[4];
+    uint64_t bytes;
+
+    for (unsigned i = 0; i < 4; i++) {
+        REQUIRE(us_tunable_set(c, "order", order[i], NULL) == US_OK);
+        REQUIRE(us_tunable_get(c, "objs_per_slab", &n[i], NULL, NULL) == US_OK);
+        n[i] = i < 3 ? n[i] : 1;
+        REQUIRE(us_cache_alloc_bulk(c, 0, US_ANY_NODE, (size_t)n[i], object[i]) == (size_t)n[i]);
+    }
+    us_cache_free(c, object[3][0]);
+    REQUIRE(us_tunable_set(c, "order", "0", NULL) == US_OK);
+    us_cache_account(c, &before);
+    bytes = us_cache_shrink(c);
+    us_cache_account(c, &after);
+    CHECK_EQ(bytes, 8 * a->machine->page_size);
+    CHECK_EQ(bytes, before.reserved - after.reserved);
+    for (unsigned i = 0; i < 3; i++)
+        us_cache_free_bulk(c, (size_t)n[i], object[i]);
+    fixture_close(a);
+}
+
 static void ticks_run_when_the_clock_moves(void)
 {
     struct us_allocator *a = fixture_open("unified", NULL, 0, false);
@@ -184,6 +213,7 @@ int main(void)
     RUN(a_node_is_expired_alone);
     RUN(expiring_everything_stops_at_its_target);
     RUN(a_policy_without_expiration_gives_nothing);
+    RUN(shrink_tells_what_it_gave_back);
     RUN(ticks_run_when_the_clock_moves);
     RUN(free_pages_are_purged_after_the_delay);
 #ifdef US_MODEL

@@ -166,6 +166,7 @@ static void free_allocator(struct us_allocator *a)
         us_general_destroy(a);
         us_large_destroy(a);
     }
+    free(a->general);
     us_defaults_destroy(a);
     if (a->memory)
         us_memory_destroy(a->memory);
@@ -279,21 +280,49 @@ enum us_status us_allocator_destroy(struct us_allocator *a, bool force, struct u
     return US_OK;
 }
 
-enum us_status us_allocator_set_default(struct us_allocator *a, const char *tunable,
-                                        const char *value, struct us_error *error)
+/* General caches exist already: they take defaults on as long as nothing came from them. */
+static enum us_status remake_general(struct us_allocator *a, struct us_error *error)
 {
-    enum us_status status;
+    if (!us_general_unused(a))
+        return US_OK;
+    us_general_destroy(a);
+    if (us_general_create(a, error))
+        return US_OK;
+    return error ? error->status : US_ENOMEM;
+}
+
+enum us_status us_allocator_set_defaults(struct us_allocator *a, const char *const *tunables,
+                                         const char *const *values, size_t n,
+                                         struct us_error *error)
+{
+    enum us_status status = US_OK;
+    struct us_defaults *before;
+    size_t i;
 
     us_config_take(a);
-    status = us_default_set(a, tunable, value, error);
-    /* General caches exist already: they take the default on as long as nothing came from them. */
-    if (status == US_OK && us_general_unused(a)) {
-        us_general_destroy(a);
-        if (!us_general_create(a, error))
-            status = error ? error->status : US_ENOMEM;
+    before = us_defaults_begin(a, error);
+    if (!before) {
+        us_config_drop(a);
+        return US_ENOMEM;
+    }
+    for (i = 0; i < n && status == US_OK; i++)
+        status = us_default_set(a, tunables[i], values[i], error);
+    if (status == US_OK) {
+        status = remake_general(a, error);
+        us_defaults_end(a, before, status == US_OK);
+        if (status != US_OK) /* without memory for them, kmalloc gives pages */
+            (void)remake_general(a, NULL);
+    } else {
+        us_defaults_end(a, before, false);
     }
     us_config_drop(a);
     return status;
+}
+
+enum us_status us_allocator_set_default(struct us_allocator *a, const char *tunable,
+                                        const char *value, struct us_error *error)
+{
+    return us_allocator_set_defaults(a, &tunable, &value, 1, error);
 }
 
 struct us_cache *us_cache_find(struct us_allocator *a, const char *name)

@@ -81,6 +81,10 @@ unsigned us_large_order(const struct us_allocator *a, size_t size);
 
 bool us_defaults_create(struct us_allocator *a, struct us_error *e);
 void us_defaults_destroy(struct us_allocator *a);
+/* Works on a copy from now on; returns the former ones, NULL (and an error) without memory. */
+struct us_defaults *us_defaults_begin(struct us_allocator *a, struct us_error *e);
+/* Keeps the copy, or goes back to the former ones. */
+void us_defaults_end(struct us_allocator *a, struct us_defaults *before, bool keep);
 /* Fills c->tunable from the rows' defaults, the allocator's and the pairs given. */
 enum us_status us_default_set(struct us_allocator *a, const char *name, const char *value,
                               struct us_error *e);

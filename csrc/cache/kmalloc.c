@@ -21,7 +21,6 @@ static bool index_sizes(struct us_allocator *a, const uint32_t *sizes, unsigned 
     unsigned k = 0;
     size_t i;
 
-    free(a->size_class);
     a->size_class = malloc(slots);
     if (!a->size_class)
         return false;
@@ -34,6 +33,14 @@ static bool index_sizes(struct us_allocator *a, const uint32_t *sizes, unsigned 
     return true;
 }
 
+/* The tables stay when the caches are made anew. */
+static bool make_tables(struct us_allocator *a, const uint32_t *sizes, unsigned n)
+{
+    if (!a->general)
+        a->general = calloc(n, sizeof(*a->general));
+    return a->general && n <= 255 && (a->size_class || index_sizes(a, sizes, n));
+}
+
 bool us_general_create(struct us_allocator *a, struct us_error *e)
 {
     const uint32_t *sizes = a->policy->general_sizes(a->machine);
@@ -41,8 +48,7 @@ bool us_general_create(struct us_allocator *a, struct us_error *e)
 
     while (sizes[n])
         n++;
-    a->general = calloc(n, sizeof(*a->general));
-    if (!a->general || n > 255 || !index_sizes(a, sizes, n)) {
+    if (!make_tables(a, sizes, n)) {
         us_error_fill(e, US_ENOMEM, "no memory for the general caches");
         return false;
     }
@@ -62,10 +68,10 @@ bool us_general_create(struct us_allocator *a, struct us_error *e)
 
 void us_general_destroy(struct us_allocator *a)
 {
-    while (a->ngeneral)
+    while (a->ngeneral) {
         us_cache_unmake(a->general[--a->ngeneral]);
-    free(a->general);
-    a->general = NULL;
+        a->general[a->ngeneral] = NULL;
+    }
 }
 
 bool us_general_unused(const struct us_allocator *a)

@@ -199,30 +199,63 @@ static enum us_status parse_for_creation(const struct us_policy *p, const char *
 
 /* ---- defaults of an allocator ---------------------------------------------------------------- */
 
-bool us_defaults_create(struct us_allocator *a, struct us_error *e)
+static void free_defaults(struct us_defaults *d)
+{
+    if (!d)
+        return;
+    free(d->given);
+    free(d->value);
+    free(d);
+}
+
+static struct us_defaults *new_defaults(const struct us_allocator *a, struct us_error *e)
 {
     const unsigned n = a->policy->ntunables + 1;
     struct us_defaults *d = calloc(1, sizeof(*d));
 
-    a->defaults = d;
     if (d) {
         d->given = calloc(n, sizeof(*d->given));
         d->value = calloc(n, sizeof(*d->value));
         if (d->given && d->value)
-            return true;
+            return d;
     }
+    free_defaults(d);
     us_error_fill(e, US_ENOMEM, "no memory for the defaults of an allocator");
-    return false;
+    return NULL;
+}
+
+bool us_defaults_create(struct us_allocator *a, struct us_error *e)
+{
+    a->defaults = new_defaults(a, e);
+    return a->defaults != NULL;
 }
 
 void us_defaults_destroy(struct us_allocator *a)
 {
-    if (!a->defaults)
-        return;
-    free(a->defaults->given);
-    free(a->defaults->value);
-    free(a->defaults);
+    free_defaults(a->defaults);
     a->defaults = NULL;
+}
+
+struct us_defaults *us_defaults_begin(struct us_allocator *a, struct us_error *e)
+{
+    struct us_defaults *before = a->defaults, *copy = new_defaults(a, e);
+    unsigned row;
+
+    if (!copy)
+        return NULL;
+    for (row = 0; row < a->policy->ntunables; row++) {
+        copy->given[row] = before->given[row];
+        copy->value[row] = before->value[row];
+    }
+    a->defaults = copy;
+    return before;
+}
+
+void us_defaults_end(struct us_allocator *a, struct us_defaults *before, bool keep)
+{
+    free_defaults(keep ? before : a->defaults);
+    if (!keep)
+        a->defaults = before;
 }
 
 enum us_status us_default_set(struct us_allocator *a, const char *name, const char *value,

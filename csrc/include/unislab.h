@@ -110,9 +110,14 @@ struct us_allocator *us_allocator_create(const struct us_allocator_options *opti
 enum us_status us_allocator_destroy(struct us_allocator *allocator, bool force,
                                     struct us_error *error);
 
-/* A default for every cache created later, general caches included. */
+/* A default for every cache created later; general caches take it on while nothing came from them,
+ * so no other thread may use them yet. */
 enum us_status us_allocator_set_default(struct us_allocator *allocator, const char *tunable,
                                         const char *value, struct us_error *error);
+/* Several at once, which may make sense only together: all or none. */
+enum us_status us_allocator_set_defaults(struct us_allocator *allocator,
+                                         const char *const *tunables, const char *const *values,
+                                         size_t n, struct us_error *error);
 
 /* ---- caches ------------------------------------------------------------------------------ */
 

@@ -55,6 +55,28 @@ static bool keep_facts(Allocator *self)
     return self->policy && self->topology;
 }
 
+/* All at once: some make sense only together. */
+static bool set_defaults(Allocator *self, PyObject *pairs)
+{
+    Py_ssize_t n = PyList_GET_SIZE(pairs);
+    const char **texts = n ? PyMem_New(const char *, 2 * (size_t)n) : NULL;
+    struct us_error error;
+    bool done = true;
+    if (n && !texts) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n && done; i++)
+        done = us_py_pair_texts(pairs, i, &texts[i], &texts[n + i]);
+    if (done && n &&
+        us_allocator_set_defaults(self->core, texts, texts + n, (size_t)n, &error) != US_OK) {
+        us_py_raise(self->state, &error, NULL);
+        done = false;
+    }
+    PyMem_Free(texts);
+    return done;
+}
+
 static bool create_core(Allocator *self, struct us_allocator_options *options, PyObject *defaults)
 {
     struct us_error error;
@@ -71,16 +93,7 @@ static bool create_core(Allocator *self, struct us_allocator_options *options, P
     list_add(self);
     if (!keep_facts(self))
         return false;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(defaults); i++) {
-        const char *name, *text;
-        if (!us_py_pair_texts(defaults, i, &name, &text))
-            return false;
-        if (us_allocator_set_default(core, name, text, &error) != US_OK) {
-            us_py_raise(self->state, &error, NULL);
-            return false;
-        }
-    }
-    return true;
+    return set_defaults(self, defaults);
 }
 
 static PyObject *allocator_create(PyObject *type_object, PyObject *args)

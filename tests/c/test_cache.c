@@ -341,6 +341,63 @@ static void defaults_reach_later_and_general_caches(void)
     fixture_close(a);
 }
 
+static const char *const many[] = {"min_order", "max_order", "order"};
+
+/* Some are right only together; what is refused leaves everything as it was. */
+static void defaults_are_taken_all_or_none(void)
+{
+    static const char *const right[] = {"4", "5", "4"}, *const wrong[] = {"4", "3", "4"};
+    struct us_allocator *a = fixture_open("slub", NULL, 0, false);
+    struct us_error e = {.status = US_OK};
+    int64_t value;
+    void *p;
+
+    CHECK_EQ(us_allocator_set_default(a, "min_order", "4", &e), US_EINVAL); /* max_order is 3 */
+    CHECK_EQ(us_allocator_set_defaults(a, many, wrong, 3, &e), US_EINVAL);
+    CHECK_EQ(us_tunable_get(us_cache_find(a, "kmalloc-64"), "order", &value, NULL, &e), US_OK);
+    CHECK(value < 4);
+    p = us_kmalloc(a, 64, 0, US_ANY_NODE);
+    CHECK_EQ(us_ksize(a, p), 64); /* from its general cache, not from pages */
+    us_kfree(a, p);
+    fixture_close(a);
+
+    a = fixture_open("slub", NULL, 0, false);
+    CHECK_EQ(us_allocator_set_defaults(a, many, right, 3, &e), US_OK);
+    CHECK_EQ(us_tunable_get(us_cache_find(a, "kmalloc-64"), "order", &value, NULL, &e), US_OK);
+    CHECK_EQ(value, 4);
+    fixture_close(a);
+}
+
+/* Whichever piece of memory is missing. */
+static void defaults_without_memory_leave_kmalloc_at_work(void)
+{
+    unsigned n, refused = 0;
+
+    for (n = 1; n < 400; n++) {
+        struct us_allocator *a = fixture_open("unified", NULL, 0, false);
+        enum us_status status;
+        struct us_error e;
+        int64_t value;
+        void *p;
+
+        us_memory_fail(a->memory, US_FAIL_META, 0, n);
+        status = us_allocator_set_default(a, "cpu_queue_size", "33", &e);
+        us_memory_fail(a->memory, US_FAIL_META, 0, 0);
+        CHECK(status == US_OK || status == US_ENOMEM);
+        CHECK_EQ(us_tunable_get(us_cache_find(a, "kmalloc-8"), "queue_size", &value, NULL, &e),
+                 US_OK);
+        CHECK_EQ(value == 33, status == US_OK);
+        CHECK((p = us_kmalloc(a, 8, 0, US_ANY_NODE)) != NULL);
+        CHECK_EQ(us_ksize(a, p), 8);
+        us_kfree(a, p);
+        fixture_close(a);
+        refused += status != US_OK;
+        if (status == US_OK)
+            break;
+    }
+    CHECK(refused > 20 && n < 400);
+}
+
 static void nearest_names(void)
 {
     const char *const names[] = {"batch_size", "cpu_queue_size", "min_partial"};
@@ -404,6 +461,8 @@ int main(void)
     RUN(tunables_are_checked_and_live);
     RUN(resizing_keeps_every_object);
     RUN(defaults_reach_later_and_general_caches);
+    RUN(defaults_are_taken_all_or_none);
+    RUN(defaults_without_memory_leave_kmalloc_at_work);
     RUN(nearest_names);
     RUN(snapshot_shows_every_object);
     return check_result();

@@ -269,6 +269,15 @@ static enum us_status walk_ops(struct walk *w, size_t from, size_t to, unsigned 
 /* ---- a whole program ---------------------------------------------------------------------------
  */
 
+/* *sum += a * b, but no more than UINT64_MAX. */
+static void add_product(uint64_t *sum, uint64_t a, uint64_t b)
+{
+    uint64_t product;
+
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(*sum, product, sum))
+        *sum = UINT64_MAX;
+}
+
 static void count_ops(const struct us_program_task *t, struct us_program_facts *facts)
 {
     /* From the end: a REPEAT multiplies what stands in its body. */
@@ -286,10 +295,11 @@ static void count_ops(const struct us_program_task *t, struct us_program_facts *
         if (op->op == US_OP_REPEAT && top < US_MAX_LOOPS) {
             top++;
             stack[top].start = i - op->slot;
-            stack[top].times = stack[top - 1].times * op->arg;
+            stack[top].times = 0;
+            add_product(&stack[top].times, stack[top - 1].times, op->arg);
         }
-        facts->nallocs += op->op == US_OP_ALLOC ? stack[top].times : 0;
-        facts->nfrees += op->op == US_OP_FREE ? stack[top].times : 0;
+        add_product(&facts->nallocs, op->op == US_OP_ALLOC, stack[top].times);
+        add_product(&facts->nfrees, op->op == US_OP_FREE, stack[top].times);
     }
 }
 
@@ -324,6 +334,8 @@ static enum us_status check_task(struct walk *w, struct us_program_facts *facts,
         status = walk_ops(w, 0, w->nops, 0);
     if (status == US_OK)
         count_ops(&w->program->task[w->task], facts);
+    if (status == US_OK && (facts->nallocs > INT64_MAX || facts->nfrees > INT64_MAX))
+        status = refuse(w, w->nops - 1, "one pass makes more than 2^63 allocations or frees");
     free(w->filled);
     free(w->emptied);
     free(w->body);

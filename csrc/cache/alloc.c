@@ -158,12 +158,14 @@ enum us_status us_explain_misuse(const struct us_cache *c, const void *object,
                                  struct us_error *e)
 {
     struct us_finding finding;
+    char slab[40] = "";
 
     describe(c, object, kind, s, &finding);
-    return us_error_fill(e, US_ECORRUPT,
-                         "cache '%s', object 0x%llx, slab 0x%llx: found %s, expected %s",
-                         finding.cache, (unsigned long long)finding.address,
-                         (unsigned long long)finding.slab_base, finding.found, finding.expected);
+    if (finding.slab_base)
+        us_append(slab, sizeof(slab), 0, ", slab 0x%llx", (unsigned long long)finding.slab_base);
+    return us_error_fill(e, US_ECORRUPT, "cache '%s', object 0x%llx%s: found %s, expected %s",
+                         finding.cache, (unsigned long long)finding.address, slab, finding.found,
+                         finding.expected);
 }
 
 bool us_cache_finding(struct us_cache *c, const void *object, struct us_finding *out)
@@ -264,38 +266,58 @@ static bool node_has(struct us_allocator *a, uint64_t pages)
     return false;
 }
 
-void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e)
+/* "an object of 64 bytes", "100 objects of 64 bytes". */
+static void name_objects(char *text, size_t room, size_t n, size_t size)
+{
+    if (n == 1)
+        us_append(text, room, 0, "an object of %zu bytes", size);
+    else
+        us_append(text, room, 0, "%zu objects of %zu bytes", n, size);
+}
+
+/* The budget or the largest block stands in the way. */
+static void explain_limit(struct us_cache *c, size_t n, size_t size, uint64_t largest,
+                          struct us_error *e)
+{
+    struct us_allocator *a = c->owner;
+    struct us_memory_account memory;
+    char objects[80];
+
+    us_memory_account(a->memory, &memory);
+    name_objects(objects, sizeof(objects), n, size);
+    if (size > largest)
+        us_error_fill(e, US_ENOMEM, "kmalloc of %zu bytes: the largest block has %llu", size,
+                      (unsigned long long)largest);
+    else
+        us_error_fill(e, US_ENOMEM,
+                      "cache '%s': no memory for %s: %llu of the budget of %llu bytes are in use; "
+                      "free objects, or give the allocator more memory",
+                      c->name, objects, (unsigned long long)memory.reserved,
+                      (unsigned long long)memory.budget);
+    if (!e)
+        return;
+    if (__builtin_mul_overflow((uint64_t)n, (uint64_t)size, &e->requested))
+        e->requested = UINT64_MAX;
+    e->limit = size > largest ? largest : memory.budget;
+}
+
+void us_cache_explain_failures(struct us_cache *c, size_t n, size_t size, struct us_error *e)
 {
     struct us_allocator *a = c->owner;
     const uint64_t page = a->machine->page_size, largest = page << US_MAX_ORDER;
-    struct us_memory_account memory;
     uint64_t need = page << c->geometry.min_order;
+    char objects[80];
 
-    if (c == a->large) {
-        if (size > largest) {
-            us_error_fill(e, US_ENOMEM, "kmalloc of %zu bytes: the largest block has %llu", size,
-                          (unsigned long long)largest);
-            goto limits;
-        }
+    if (c == a->large && size <= largest)
         need = page << us_large_order(a, size);
-    }
-    us_memory_account(a->memory, &memory);
-    if (node_has(a, need / page)) {
-        us_error_fill(
-            e, US_ENOMEM,
-            "cache '%s': no block of %llu bytes for an object of %zu, though pages are free: the "
-            "node asked for, fragmentation or an injected failure stands in the way",
-            c->name, (unsigned long long)need, size);
+    if (size > largest || !node_has(a, need / page)) {
+        explain_limit(c, n, size, largest, e);
         return;
     }
+    name_objects(objects, sizeof(objects), n, size);
     us_error_fill(
         e, US_ENOMEM,
-        "cache '%s': no memory for an object of %zu bytes: %llu of the budget of %llu bytes are "
-        "in use; free objects, or give the allocator more memory",
-        c->name, size, (unsigned long long)memory.reserved, (unsigned long long)memory.budget);
-limits:
-    if (e) {
-        e->requested = size;
-        e->limit = c == a->large && size > largest ? largest : memory.budget;
-    }
+        "cache '%s': no block of %llu bytes for %s, though pages are free: the node asked "
+        "for, fragmentation or an injected failure stands in the way",
+        c->name, (unsigned long long)need, objects);
 }

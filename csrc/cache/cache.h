@@ -68,8 +68,13 @@ bool us_cache_finding(struct us_cache *c, const void *object, struct us_finding 
 bool us_kfree_finding(struct us_allocator *a, const void *object, struct us_finding *out);
 /* Misuses through us_cache_free, us_cache_free_bulk and us_kfree that were refused at the call. */
 uint64_t us_cache_refused(const struct us_cache *c);
-/* Why an allocation failed just now: fills status ENOMEM, requested, limit, text. */
-void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e);
+/* Why an allocation of n objects of `size` bytes failed just now: fills status ENOMEM, requested,
+ * limit, text. */
+void us_cache_explain_failures(struct us_cache *c, size_t n, size_t size, struct us_error *e);
+US_INLINE void us_cache_explain_failure(struct us_cache *c, size_t size, struct us_error *e)
+{
+    us_cache_explain_failures(c, 1, size, e);
+}
 
 /* ---- tunables -------------------------------------------------------------------------------- */
 

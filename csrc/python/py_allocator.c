@@ -148,7 +148,21 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
 /* ---- closing
  * ------------------------------------------------------------------------------------- */
 
-/* Runs over the handles that live: begins or settles their end, counts exported buffers. */
+static int64_t begin_handles(Allocator *self)
+{
+    int64_t exports = 0;
+    for (struct us_py_record *record = self->records; record; record = record->next) {
+        struct us_py_cache *handle = us_py_live_handle(record);
+        if (!handle)
+            continue;
+        us_py_end_begin_within(&handle->life);
+        handle->hot = NULL;
+        exports += atomic_load(&handle->exports);
+        Py_DECREF(handle);
+    }
+    return exports;
+}
+
 static void settle_handles(Allocator *self, bool ended)
 {
     for (struct us_py_record *record = self->records; record; record = record->next) {
@@ -167,28 +181,13 @@ static void settle_handles(Allocator *self, bool ended)
     }
 }
 
-static int64_t begin_handles(Allocator *self)
-{
-    int64_t exports = 0;
-    for (struct us_py_record *record = self->records; record; record = record->next) {
-        struct us_py_cache *handle = us_py_live_handle(record);
-        if (!handle)
-            continue;
-        us_py_end_begin(&handle->life, "close its allocator"); /* cannot fail: checked before */
-        handle->hot = NULL;
-        exports += atomic_load(&handle->exports);
-        Py_DECREF(handle);
-    }
-    return exports;
-}
-
 static void free_records(Allocator *self)
 {
     while (self->records)
         us_py_record_drop(self, self->records);
 }
 
-static bool destroy_core(Allocator *self, bool force, struct us_error *error)
+static enum us_status destroy_core(Allocator *self, bool force, struct us_error *error)
 {
     struct us_py_call unlocked;
     us_py_release(&unlocked);
@@ -196,49 +195,46 @@ static bool destroy_core(Allocator *self, bool force, struct us_error *error)
     us_py_acquire(&unlocked);
     if (status == US_OK)
         self->core = NULL;
-    return status == US_OK;
+    return status;
 }
 
-/* `abandon`: views of objects may be out; the memory then stays until the last of them is gone. */
-static bool close_now(Allocator *self, bool force, bool abandon)
+/* Destroys the core, unless views of objects are out, whose number it returns. `abandon`: the
+ * memory then stays until the last of them is gone, and deallocation destroys the core. */
+static int64_t close_now(Allocator *self, bool force, bool abandon, struct us_error *error)
 {
-    struct us_error error;
-    int64_t exports = begin_handles(self);
-    bool closed = false;
-    if (exports > 0 && abandon) {
-        closed = true; /* deallocation destroys the core */
-    } else if (exports > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "cannot close the allocator while %lld exported view(s) of its objects exist; "
-                     "release them first",
-                     (long long)exports);
-    } else {
+    const int64_t exports = begin_handles(self);
+    error->status = US_OK;
+    if (exports == 0) {
         list_remove(self);
-        closed = destroy_core(self, force, &error);
-        if (!closed) {
+        error->status = destroy_core(self, force, error);
+        if (error->status != US_OK)
             list_add(self);
-            us_py_raise(self->state, &error, self->state->live_error);
-        }
     }
-    settle_handles(self, closed);
-    return closed;
+    settle_handles(self, error->status == US_OK && (exports == 0 || abandon));
+    return exports;
 }
 
 static PyObject *allocator_close(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"force", "_abandon", NULL};
     Allocator *self = (Allocator *)op;
+    struct us_error error;
     int force = 0, abandon = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pp:close", names, &force, &abandon))
         return NULL;
-    if (us_py_end_begin(&self->life, "close its allocator")) {
-        bool closed = close_now(self, force, abandon);
-        us_py_end_settle(&self->life, closed);
-        if (closed && !self->core)
-            free_records(self);
-    }
-    if (PyErr_Occurred())
-        return NULL;
+    if (!us_py_end_begin(&self->life, self, "close its allocator"))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    const int64_t exports = close_now(self, force, abandon, &error);
+    us_py_end_settle(&self->life, error.status == US_OK && (exports == 0 || abandon));
+    if (error.status != US_OK)
+        return us_py_raise(self->state, &error, self->state->live_error);
+    if (exports > 0 && !abandon)
+        return PyErr_Format(PyExc_BufferError,
+                            "cannot close the allocator while %lld exported view(s) of its objects "
+                            "exist; release them first",
+                            (long long)exports);
+    if (!self->core)
+        free_records(self);
     Py_RETURN_NONE;
 }
 

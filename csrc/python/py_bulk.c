@@ -39,21 +39,25 @@ static bool fill(struct us_py_cache *self, struct us_py_call *call, unsigned fla
     if (got == n)
         return true;
     if (!constructs)
-        us_py_raise_failure(self->allocator->state, self->core, n * self->stride);
+        us_py_raise_failure(self->allocator->state, self->core, n, self->size);
     us_cache_free_bulk(self->core, got, out);
     return false;
 }
 
-static bool parse_count(PyObject *value, Py_ssize_t *n)
+/* Room for n addresses. More than fit into memory are more objects than do. */
+static PyObject *room_for(struct us_py_cache *self, Py_ssize_t n, uint64_t **words)
 {
-    *n = PyNumber_AsSsize_t(value, PyExc_OverflowError);
-    if (*n == -1 && PyErr_Occurred())
-        return false;
-    if (*n >= 0 && *n <= PY_SSIZE_T_MAX / 64)
-        return true;
-    PyErr_Format(PyExc_ValueError, "cannot allocate %zd objects: expected 0 to %zd", *n,
-                 PY_SSIZE_T_MAX / 64);
-    return false;
+    struct us_py_call call;
+    PyObject *buffer = us_py_words(self->allocator->state, (size_t)n, words);
+    if (buffer || !PyErr_ExceptionMatches(PyExc_MemoryError))
+        return buffer;
+    PyErr_Clear();
+    struct us_cache *core = us_py_enter_cache(&call, self);
+    if (core) {
+        us_py_raise_failure(self->allocator->state, core, (size_t)n, self->size);
+        us_py_leave(&call);
+    }
+    return NULL;
 }
 
 PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
@@ -71,9 +75,9 @@ PyObject *us_py_cache_alloc_bulk(PyObject *op, PyObject *const *args, Py_ssize_t
                      nargs);
         return NULL;
     }
-    if (!parse_count(args[0], &n))
+    if (!us_py_count(args[0], "number of objects", 0, PY_SSIZE_T_MAX / 64, &n))
         return NULL;
-    PyObject *buffer = us_py_words(state, (size_t)n, &words);
+    PyObject *buffer = room_for(self, n, &words);
     if (!buffer)
         return NULL;
     struct us_cache *core = us_py_enter_cache(&call, self);

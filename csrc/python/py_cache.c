@@ -45,7 +45,7 @@ static void *alloc_placed(struct us_py_cache *self, const char *function, PyObje
         if (self->record->constructor)
             object = us_py_alloc_constructed(self, flags, node);
         else if ((object = us_cache_alloc_node(core, flags, node)) == NULL)
-            us_py_raise_failure(state_of(self), core, self->size);
+            us_py_raise_failure(state_of(self), core, 1, self->size);
     }
     us_py_leave(&call);
     return object;
@@ -83,7 +83,7 @@ static PyObject *cache_alloc_address(PyObject *op, PyObject *const *args, Py_ssi
         return alloc_address_carefully(self, args, nargs, kwnames);
     void *object = us_cache_alloc(core);
     if (US_UNLIKELY(!object))
-        return us_py_raise_failure(state_of(self), core, self->size);
+        return us_py_raise_failure(state_of(self), core, 1, self->size);
     if ((long)(uintptr_t)object == self->freed_address)
         return Py_NewRef(self->freed);
     PyObject *address = PyLong_FromLong((long)(uintptr_t)object); /* user space: below 2^63 */
@@ -197,30 +197,53 @@ static PyObject *cache_expire(PyObject *op, PyObject *args, PyObject *kwargs)
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Within an end of this cache: true when it is gone. */
-static bool destroy_now(struct us_py_cache *self, bool force)
+/* Within an end of this cache; the number of views of its objects, which forbid it. */
+static int64_t destroy_now(struct us_py_cache *self, bool force, struct us_error *error)
 {
-    struct us_error error;
-    if (atomic_load(&self->exports) > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "cannot destroy cache %U while %lld exported view(s) of its objects exist; "
-                     "release them first",
-                     self->name, (long long)atomic_load(&self->exports));
-        return false;
-    }
+    const int64_t exports = atomic_load(&self->exports);
     struct us_cache *hot = self->hot;
     struct us_py_call unlocked;
+    error->status = US_OK;
+    if (exports > 0)
+        return exports;
     self->hot = NULL;
     us_py_release(&unlocked);
-    enum us_status status = us_cache_destroy(self->core, force, &error);
+    error->status = us_cache_destroy(self->core, force, error);
     us_py_acquire(&unlocked);
-    if (status != US_OK) {
+    if (error->status == US_OK)
+        self->core = NULL;
+    else
         self->hot = hot;
-        us_py_raise(state_of(self), &error, state_of(self)->live_error);
-        return false;
+    return 0;
+}
+
+/* Ends it, lets others go on, and only then does what may run Python code. */
+static PyObject *destroy(struct us_py_cache *self, bool force)
+{
+    struct us_py_record *record;
+    struct us_error error;
+    if (!us_py_end_begin(&self->life, NULL, "destroy a cache")) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_RuntimeError, "cache %U was already destroyed", self->name);
+        return NULL;
     }
-    self->core = NULL;
-    return true;
+    const int64_t exports = destroy_now(self, force, &error);
+    const bool gone = exports == 0 && error.status == US_OK;
+    record = gone ? self->record : NULL;
+    if (record) {
+        self->dropped = record->dropped;
+        self->record = NULL;
+    }
+    us_py_end_settle(&self->life, gone);
+    if (exports > 0)
+        return PyErr_Format(PyExc_BufferError,
+                            "cannot destroy cache %U while %lld exported view(s) of its objects "
+                            "exist; release them first",
+                            self->name, (long long)exports);
+    if (!gone)
+        return us_py_raise(state_of(self), &error, state_of(self)->live_error);
+    us_py_record_drop(self->allocator, record);
+    Py_RETURN_NONE;
 }
 
 static PyObject *cache_destroy(PyObject *op, PyObject *args, PyObject *kwargs)
@@ -238,20 +261,9 @@ static PyObject *cache_destroy(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     if (!us_py_enter_allocator(&call, self->allocator))
         return NULL;
-    bool gone = false;
-    if (us_py_end_begin(&self->life, "destroy a cache")) {
-        gone = destroy_now(self, force);
-        if (gone) {
-            self->dropped = self->record->dropped;
-            us_py_record_drop(self->allocator, self->record);
-            self->record = NULL;
-        }
-        us_py_end_settle(&self->life, gone);
-    } else if (!PyErr_Occurred()) {
-        PyErr_Format(PyExc_RuntimeError, "cache %U was already destroyed", self->name);
-    }
+    PyObject *result = destroy(self, force);
     us_py_leave(&call);
-    return gone ? Py_NewRef(Py_None) : NULL;
+    return result;
 }
 
 static void cache_dealloc(PyObject *op)

@@ -2,10 +2,16 @@
  *
  * The core calls a constructor once for each object of a new slab, while the allocation that needed
  * the slab waits. It cannot fail there, so an exception is kept and the allocation raises it
- * afterwards. An object whose constructor raised is remembered and constructed again before it is
- * handed out: nobody ever gets one that is not constructed. The GIL is held throughout.
+ * afterwards; the slab's further objects are not tried. An object whose constructor raised, or was
+ * not called, is remembered and constructed before it is handed out: nobody ever gets one that is
+ * not constructed. The GIL is held throughout.
+ *
+ * A constructor may allocate, so that constructors nest, each level with all frames of an
+ * allocation on the C stack: they nest so far only.
  */
 #include "python/py_unislab.h"
+
+#define MOST_NESTED 16
 
 /* The allocation under way on this thread, for its constructor calls. */
 struct construction {
@@ -47,12 +53,16 @@ static int is_marked(struct us_py_record *record, void *object)
 /* Calls the callable with a view that ends with the call; -1 with an exception. */
 static int call_with_view(PyObject *callable, PyObject *view)
 {
-    if (Py_EnterRecursiveCall(" in the constructor of a cache"))
+    if (us_py_constructing == MOST_NESTED) {
+        PyErr_Format(PyExc_RecursionError,
+                     "constructors of caches nest more than %d deep: one allocates from its own "
+                     "cache, or they do so in a circle",
+                     MOST_NESTED);
         return -1;
+    }
     us_py_constructing++;
     PyObject *result = PyObject_CallOneArg(callable, view);
     us_py_constructing--;
-    Py_LeaveRecursiveCall();
     if (!result)
         return -1;
     Py_DECREF(result);
@@ -103,11 +113,12 @@ void us_py_constructor(void *object, void *arg)
     struct construction *c = current;
     if (!c || c->cache->record != record)
         return; /* only allocations through the handle make slabs of such a cache */
-    if (mark(record, object, false) < 0 || construct(c->cache, object) < 0) {
+    if (!c->type && mark(record, object, false) == 0 && construct(c->cache, object) == 0)
+        return;
+    if (PyErr_Occurred())
         keep_exception(c);
-        if (mark(record, object, true) < 0)
-            keep_exception(c);
-    }
+    if (mark(record, object, true) < 0)
+        keep_exception(c);
 }
 
 /* True when the object may be handed out; else an exception is set. */
@@ -134,7 +145,7 @@ void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node
         return NULL;
     }
     if (!object) {
-        us_py_raise_failure(self->allocator->state, self->core, self->size);
+        us_py_raise_failure(self->allocator->state, self->core, 1, self->size);
         return NULL;
     }
     if (!finish(self, object)) {

@@ -57,41 +57,61 @@ PyObject *us_py_raise(struct us_py_state *state, const struct us_error *error, P
     return NULL;
 }
 
-/* The part of an error's text after `key`, up to `end`; None when there is none. */
-static PyObject *part(const char *text, const char *key, const char *end)
+static PyObject *text_between(const char *start, const char *stop)
 {
-    const char *start = strstr(text, key);
-    if (!start)
+    if (!start || !stop)
         Py_RETURN_NONE;
-    start += strlen(key);
-    const char *stop = strstr(start, end);
-    return PyUnicode_DecodeUTF8(start, stop ? stop - start : (Py_ssize_t)strlen(start), "replace");
+    return PyUnicode_DecodeUTF8(start, stop - start, "replace");
 }
 
-static PyObject *number_after(const char *text, const char *key)
+/* What follows the key, as a number; None when there is none. */
+static PyObject *number_after(const char *at, const char *key)
 {
-    const char *start = strstr(text, key);
+    const char *start = at ? strstr(at, key) : NULL;
     uint64_t value = start ? strtoull(start + strlen(key), NULL, 0) : 0;
     if (!value)
         Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(value);
 }
 
-PyObject *us_py_raise_misuse(struct us_py_state *state, const struct us_error *error)
+/* The quote after the cache's name, which may hold anything, even quotes: what comes next is
+ * "', object 0x" with a number and a comma or a colon. NULL when the text names no cache. */
+static const char *end_of_name(const char *text)
 {
-    const char *text = error->text;
-    const char *names[] = {"cache", "slab", "address", "found", "expected"};
-    PyObject *values[] = {
-        part(text, "cache '", "'"),      number_after(text, "slab "),
-        number_after(text, "object "),   part(text, "found ", ", expected "),
-        part(text, ", expected ", "\n"),
-    };
-    return raise_with(state->corruption_error, text, names, values, 5);
+    static const char next[] = "', object 0x";
+    if (strncmp(text, "cache '", 7) != 0)
+        return NULL;
+    for (const char *at = text + 7; (at = strstr(at, next)) != NULL; at++) {
+        const char *digits = at + sizeof next - 1;
+        size_t n = strspn(digits, "0123456789abcdef");
+        if (n && (digits[n] == ':' || strncmp(digits + n, ", slab 0x", 9) == 0))
+            return at;
+    }
+    return NULL;
 }
 
-PyObject *us_py_raise_failure(struct us_py_state *state, struct us_cache *cache, size_t size)
+PyObject *us_py_raise_misuse(struct us_py_state *state, const struct us_error *error)
+{
+    static const char *const names[] = {"cache", "slab", "address", "found", "expected"};
+    const char *name_end = end_of_name(error->text);
+    const char *rest = name_end ? name_end : error->text;
+    const char *found = strstr(rest, "found ");
+    const char *expected = found ? strstr(found, ", expected ") : NULL;
+    const char *slab = strstr(rest, "slab ");
+    PyObject *values[] = {
+        text_between(name_end ? error->text + 7 : NULL, name_end),
+        number_after(slab && slab < found ? slab : NULL, "slab "),
+        number_after(rest, "object "),
+        text_between(found ? found + 6 : NULL, expected),
+        text_between(expected ? expected + 11 : NULL, error->text + strlen(error->text)),
+    };
+    return raise_with(state->corruption_error, error->text, names, values, 5);
+}
+
+PyObject *us_py_raise_failure(struct us_py_state *state, struct us_cache *cache, size_t n,
+                              size_t size)
 {
     struct us_error error = {.status = US_ENOMEM};
-    us_cache_explain_failure(cache, size, &error);
+    us_cache_explain_failures(cache, n, size, &error);
     return us_py_raise(state, &error, NULL);
 }

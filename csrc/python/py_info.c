@@ -130,9 +130,9 @@ static int copy_bytes(PyObject *module, uint64_t address, size_t n, char *out, c
     pthread_mutex_unlock(&state->allocators_lock);
     if (result < 0)
         PyErr_Format(PyExc_ValueError,
-                     "%zu bytes at 0x%llx do not lie within slabs of the allocator that owns the "
+                     "%zu bytes at %p do not lie within slabs of the allocator that owns the "
                      "address: expected memory of an object, in use or free",
-                     n, (unsigned long long)address);
+                     n, (void *)(uintptr_t)address);
     return result;
 }
 

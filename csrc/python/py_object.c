@@ -85,11 +85,13 @@ static PyObject *raise_freed_twice(struct object *self)
     const struct us_cache *core = self->cache->core;
     const struct us_slab *slab = us_cache_slab(core, self->address);
     struct us_error error = {.status = US_ECORRUPT};
-    PyOS_snprintf(
-        error.text, sizeof error.text,
-        "cache '%s', object %p, slab %p: found an Object that was freed already, expected "
-        "one free of an owned object",
-        core->name, self->address, slab ? us_slab_base(core->slabs, slab) : NULL);
+    char where[40] = "";
+    if (slab)
+        PyOS_snprintf(where, sizeof where, ", slab %p", us_slab_base(core->slabs, slab));
+    PyOS_snprintf(error.text, sizeof error.text,
+                  "cache '%s', object %p%s: found an Object that was freed already, expected one "
+                  "free of an owned object",
+                  core->name, self->address, where);
     return us_py_raise_misuse(self->cache->allocator->state, &error);
 }
 

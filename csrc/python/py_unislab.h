@@ -64,7 +64,8 @@ struct us_py_life {
     _Atomic int64_t pins;
     _Atomic int ending; /* somebody is ending it */
     _Atomic int ended;
-    _Atomic unsigned forks; /* when pins and ending were last known to be of this process */
+    _Atomic unsigned forks;   /* when pins and ending were last known to be of this process */
+    _Atomic(uintptr_t) ender; /* the thread that ends it, while one does */
 };
 
 /* What the allocator keeps for one of its caches as long as that exists. */
@@ -115,7 +116,9 @@ struct us_py_cache {
 /* A call that works on an allocator or a cache: pinned from enter to leave. */
 struct us_py_call {
     struct us_py_life *life;
-    unsigned forks; /* of life, when it was pinned */
+    const struct us_py_allocator *owner;
+    struct us_py_call *outer; /* under way on this thread: Python code may run within a call */
+    unsigned forks;           /* of life, when it was pinned */
     PyThreadState *saved;
 #if defined(US_MODEL) && defined(Py_GIL_DISABLED)
     PyCriticalSection section; /* the scripted machine runs one call at a time */
@@ -133,11 +136,16 @@ void us_py_release(struct us_py_call *call);
 void us_py_acquire(struct us_py_call *call);
 
 /* Ending: true = this thread ends it now, and nobody else is inside. false: it had ended before, or
- * (with an exception) the place forbids it. */
-bool us_py_end_begin(struct us_py_life *life, const char *what);
+ * (with an exception) the place forbids it, or a signal handler raised while it waited for others.
+ * Nothing that may run Python code, such as raising, belongs between begin and settle. `whole`: the
+ * allocator that is closed, or NULL. */
+bool us_py_end_begin(struct us_py_life *life, const struct us_py_allocator *whole,
+                     const char *what);
+/* The same for a cache of the allocator that is being closed: waits, whatever happens. */
+void us_py_end_begin_within(struct us_py_life *life);
 void us_py_life_setup(void); /* once, before the first use */
 void us_py_end_settle(struct us_py_life *life, bool ended);
-/* While a constructor in Python runs on this thread: ending and waiting are refused. */
+/* How many constructors in Python run on this thread: ending and waiting are refused. */
 extern _Thread_local unsigned us_py_constructing;
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -147,13 +155,17 @@ extern _Thread_local unsigned us_py_constructing;
 PyObject *us_py_raise(struct us_py_state *state, const struct us_error *error, PyObject *busy);
 /* CorruptionError with its attributes, which the error's text names; returns NULL. */
 PyObject *us_py_raise_misuse(struct us_py_state *state, const struct us_error *error);
-/* Raises why the allocation of `size` bytes failed; returns NULL. */
-PyObject *us_py_raise_failure(struct us_py_state *state, struct us_cache *cache, size_t size);
+/* Raises why the allocation of n objects of `size` bytes failed; returns NULL. */
+PyObject *us_py_raise_failure(struct us_py_state *state, struct us_cache *cache, size_t n,
+                              size_t size);
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* An address: any integer; false with an exception. */
 bool us_py_address(PyObject *value, uint64_t *out);
+/* A number within limits; false with an exception, in which `what` stands. */
+bool us_py_count(PyObject *value, const char *what, Py_ssize_t least, Py_ssize_t most,
+                 Py_ssize_t *out);
 /* node, zero and thisnode keywords of a vectorcall; false with an exception. */
 bool us_py_placement(const char *function, PyObject *const *args, PyObject *kwnames,
                      const struct us_machine *machine, unsigned *flags, int *node);

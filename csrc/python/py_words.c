@@ -89,9 +89,36 @@ PyObject *us_py_array(struct us_py_state *state, PyObject *words)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+/* PyNumber_Index with an error that says which argument. */
+static PyObject *integer(PyObject *value, const char *wrong, const char *expected)
+{
+    if (PyIndex_Check(value))
+        return PyNumber_Index(value);
+    PyErr_Format(PyExc_TypeError, "%.200R %s: expected %s", value, wrong, expected);
+    return NULL;
+}
+
+bool us_py_count(PyObject *value, const char *what, Py_ssize_t least, Py_ssize_t most,
+                 Py_ssize_t *out)
+{
+    char wrong[64];
+    int overflow;
+    PyOS_snprintf(wrong, sizeof wrong, "is no %s", what);
+    PyObject *index = integer(value, wrong, "an integer");
+    if (!index)
+        return false;
+    long long n = PyLong_AsLongLongAndOverflow(index, &overflow);
+    bool ok = !overflow && n >= least && n <= most;
+    if (!ok)
+        PyErr_Format(PyExc_ValueError, "%S %s: expected %zd to %zd", index, wrong, least, most);
+    Py_DECREF(index);
+    *out = (Py_ssize_t)n;
+    return ok;
+}
+
 bool us_py_address(PyObject *value, uint64_t *out)
 {
-    PyObject *index = PyNumber_Index(value);
+    PyObject *index = integer(value, "is no address", "an integer, 0 to 2**64 - 1");
     if (!index)
         return false;
     *out = PyLong_AsUnsignedLongLong(index);
@@ -110,7 +137,7 @@ bool us_py_node(PyObject *value, const struct us_machine *machine, int *node)
     if (value == Py_None)
         return true;
     int overflow;
-    PyObject *index = PyNumber_Index(value);
+    PyObject *index = integer(value, "is no node", "None or an integer");
     if (!index)
         return false;
     long n = PyLong_AsLongAndOverflow(index, &overflow);

@@ -21,13 +21,9 @@ PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_
         PyErr_Format(PyExc_TypeError, "kmalloc() takes a size in bytes (%zd given)", nargs);
         return NULL;
     }
-    Py_ssize_t size = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
-    if (size == -1 && PyErr_Occurred())
+    Py_ssize_t size;
+    if (!us_py_count(args[0], "size for kmalloc()", 1, PY_SSIZE_T_MAX, &size))
         return NULL;
-    if (size <= 0) {
-        PyErr_Format(PyExc_ValueError, "cannot kmalloc %zd bytes: expected 1 or more", size);
-        return NULL;
-    }
     struct us_allocator *core = us_py_enter_allocator(&call, self);
     if (!core)
         return NULL;
@@ -40,7 +36,7 @@ PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_
                 us_kfree(core, object);
         } else {
             struct us_cache *cache = us_kmalloc_cache(core, (size_t)size);
-            us_py_raise_failure(self->state, cache ? cache : core->large, (size_t)size);
+            us_py_raise_failure(self->state, cache ? cache : core->large, 1, (size_t)size);
         }
     }
     us_py_leave(&call);

@@ -28,6 +28,7 @@ except ImportError as error:
         f"`make inplace` in its source tree ({error})"
     ) from error
 
+from unislab import _fork as _fork
 from unislab import errors, inspect, raw, sizes
 from unislab.allocator import Allocator, Reaper
 from unislab.cache import Cache

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from unislab._run import as_workload, check_options
+from unislab.arguments import several, whole
 from unislab.baseline import BASELINES, BaselineContestant, Missing
 from unislab.comparison import Comparison
 from unislab.contestant import Contestant, Harness, PolicyContestant, Turns, passes_for
@@ -77,16 +78,16 @@ def compare(
     """
     names = _names(policies, baselines)
     budget = parse_time(min_time) * 1e-9
-    if rounds < 3:
-        raise ValueError(f"rounds={rounds}: expected at least 3, an interval needs them")
-    check_options(touch, pace)
+    rounds = whole("rounds={}", rounds, 3, 10**6, "at least 3, an interval needs them")
+    check_options(touch, pace, implied, sizes)
+    seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
     workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
     if machine is not None and (baselines or len(workload.tasks) != 1):
         raise ValueError(
             "machine=: a modelled machine runs workloads of one task so far, and no malloc; "
             f"{workload.name} has {len(workload.tasks)} tasks"
         )
-    settings = dict(tunables or {})
+    settings = _settings(tunables)
     if stray := sorted(settings.keys() - set(names)):
         raise ValueError(f"tunables for {stray[0]!r}, which takes no part: {', '.join(names)} do")
     notes: list[str] = []
@@ -147,6 +148,17 @@ def compare(
     )
 
 
+def _settings(tunables: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+    """Tunables by policy, as they were given."""
+    given = {} if tunables is None else tunables
+    if not isinstance(given, Mapping) or not all(isinstance(s, Mapping) for s in given.values()):
+        raise TypeError(
+            f"tunables cannot be {tunables!r:.60}: expected a mapping by policy, as "
+            "{'slub': {'min_objects': 16}}"
+        )
+    return dict(given)
+
+
 def _median(chunks: Sequence[Sequence[float]]) -> float | None:
     return statistics.median(s for chunk in chunks for s in chunk) if chunks else None
 
@@ -182,23 +194,17 @@ def _names(policies: str | Sequence[str], baselines: str | Sequence[str]) -> lis
     import unislab
 
     known = unislab.policies()
-    wanted = known if policies == "all" else [policies] if isinstance(policies, str) else policies
+    wanted = known if policies == "all" else several("policies", policies, "'all' or names")
     for name in wanted:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"no policy {name!r}: {hint}known are {', '.join(known)}")
-    mallocs = (
-        BASELINES
-        if baselines == "all"
-        else [baselines]
-        if isinstance(baselines, str)
-        else baselines
-    )
+    mallocs = BASELINES if baselines == "all" else several("baselines", baselines, "'all' or names")
     for name in mallocs:
         if name not in BASELINES:
             raise ValueError(f"no baseline {name!r}: expected {', '.join(BASELINES)}")
-    names = list(dict.fromkeys([*wanted, *mallocs]))
+    names = [str(name) for name in dict.fromkeys([*wanted, *mallocs])]
     if not names:
         raise ValueError("nothing to compare: give policies or baselines")
     return names

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from unislab.allocator import Allocator
+from unislab.arguments import real, whole
 from unislab.contestant import CHUNK_S, PolicyContestant, harness_seconds, passes_for
 from unislab.environment import environment
 from unislab.result import Result, Seconds
@@ -13,7 +15,6 @@ from unislab.trace import Trace
 from unislab.workload import Workload
 
 if TYPE_CHECKING:
-    from unislab.allocator import Allocator
     from unislab.machine import Machine
 
 __all__ = ["run"]
@@ -92,8 +93,9 @@ def run(
     True
     """
     budget = parse_time(min_time) * 1e-9
+    check_options(touch, pace, implied, sizes)
+    seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
     workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
-    check_options(touch, pace)
     if machine is not None and len(workload.tasks) != 1:
         raise ValueError(
             f"machine=: {workload.name} has {len(workload.tasks)} tasks; a modelled machine runs "
@@ -101,6 +103,8 @@ def run(
             "modelled one with alloc.on_cpu()"
         )
     if allocator is not None:
+        if not isinstance(allocator, Allocator):
+            raise TypeError(f"allocator cannot be {allocator!r:.60}: expected an Allocator")
         if machine is not None or memory is not None or tunables:
             raise ValueError(
                 "allocator=: its machine, memory and tunables are those it was made with; "
@@ -153,12 +157,17 @@ def _warm_passes(contestant: PolicyContestant, budget: float, *, paced: bool) ->
     return warm
 
 
-def check_options(touch: str, pace: float | None) -> None:
+def check_options(touch: str, pace: float | None, implied: str, sizes: str) -> None:
     """Refuse what no run takes."""
+    if implied not in ("before", "spread"):
+        raise ValueError(f"implied={implied!r}: expected 'before' or 'spread'")
+    if sizes not in ("requested", "kernel"):
+        raise ValueError(f"sizes={sizes!r}: expected 'requested' or 'kernel'")
     if touch not in ("first", "all", "none"):
         raise ValueError(f"touch={touch!r}: expected 'first', 'all' or 'none'")
-    if pace is not None and not 0 < pace <= 1e6:
-        raise ValueError(f"pace={pace!r}: expected a number above 0 (1.0 keeps the gaps), or None")
+    expected = "a number above 0 (1.0 keeps the gaps), or None"
+    if pace is not None and not 0 < real("pace={}", pace, expected) <= 1e6:
+        raise ValueError(f"pace={pace!r}: expected {expected}")
 
 
 def as_workload(

@@ -18,6 +18,11 @@ def columns_of_frame(
     frame: pd.DataFrame,
 ) -> tuple[dict[str, NDArray[Any]], list[str], list[str]]:
     """Columns, cache names and call sites of a table; see :meth:`unislab.Trace.from_frame`."""
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"a trace is made of a DataFrame, not of {type(frame).__name__}")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"the table has column {twice!r} twice; expected each once")
     if missing := [name for name in _NEEDED if name not in frame]:
         raise ValueError(
             f"the table has no column {missing[0]!r}; a trace needs {', '.join(_NEEDED)}"
@@ -30,9 +35,15 @@ def columns_of_frame(
     for name, dtype in COLUMN_DTYPES.items():
         if name not in columns:
             columns[name] = _integers(frame, name, dtype)
-    unnamed = np.flatnonzero((columns["kind"] == ALLOC) & (columns["cache"] < 0))
-    if len(unnamed):
-        raise ValueError(f"row {unnamed[0]}: an allocation needs the name of its cache")
+    allocs = columns["kind"] == ALLOC
+    for wrong, what in (
+        (allocs & (columns["cache"] < 0), "an allocation needs the name of its cache"),
+        (allocs & frame["bytes_req"].isna().to_numpy(), "an allocation needs its bytes_req"),
+        (frame["time_ns"].isna().to_numpy(), "an event needs its time_ns"),
+        (columns["cpu"] < 0, "an event needs its cpu, a number from 0"),
+    ):
+        if wrong.any():
+            raise ValueError(f"row {np.flatnonzero(wrong)[0]}: {what}")
     return number(columns), caches, call_sites
 
 
@@ -66,7 +77,8 @@ def _integers(frame: pd.DataFrame, name: str, dtype: np.dtype[Any]) -> NDArray[A
         raise ValueError(f"column {name!r}: expected numbers: {error}") from error
     if name == "object":
         values = np.maximum(values, -1)
-    whole: NDArray[Any] = values.astype(dtype)
+    with np.errstate(invalid="ignore"):  # what does not fit differs, and is told below
+        whole: NDArray[Any] = values.astype(dtype)
     wrong = np.flatnonzero(whole != values)
     if len(wrong):
         limits = np.iinfo(dtype)

@@ -97,7 +97,9 @@ def open_text(source: TraceSource) -> Iterator[Iterator[bytes]]:
     """
     name = source_name(source)
     if isinstance(source, str) and source == "-":
-        yield _text_pieces(sys.stdin.buffer.read, name)
+        if sys.stdin is None:
+            raise TraceFormatError(name, None, None, "is closed; expected the text of a trace")
+        yield _text_pieces(_bytes_reader(sys.stdin), name)
     elif isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
             yield _text_pieces(file.read, name)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from unislab.arguments import real, several, whole
 from unislab.cache import DEBUG_F, FLAGS
 from unislab.errors import unknown_name
 from unislab.machine import Machine, Topology, core_of
@@ -32,7 +33,7 @@ __all__ = ["Allocator", "Reaper"]
 T = TypeVar("T")
 
 _KINDS = {"pages": 0, "meta": 1}
-_U64 = 2**64
+_MOST_BYTES = 2**62
 
 
 def _debug_f(debug: str | None) -> bool:
@@ -51,11 +52,19 @@ def _debug_f(debug: str | None) -> bool:
 
 def _flag_bits(flags: str | Iterable[str]) -> int:
     bits = 0
-    for name in [flags] if isinstance(flags, str) else flags:
-        if name not in FLAGS:
+    for name in several("flags", flags, f"names of {', '.join(FLAGS)}"):
+        if not isinstance(name, str) or name not in FLAGS:
             raise unknown_name("cache flag", name, FLAGS)
         bits |= FLAGS[name]
     return bits
+
+
+def _bytes(what: str, size: int | str | None) -> int:
+    """A number of bytes that the core takes; 0 for none."""
+    number = 0 if size is None else parse_size(size)
+    if number > _MOST_BYTES:
+        raise ValueError(f"{what} cannot be {size}: expected at most 2**62 bytes")
+    return number
 
 
 def _constructor(
@@ -225,9 +234,8 @@ class Allocator:
             raise TypeError(f"topology cannot be {topology!r}: expected a unislab.Topology")
         if machine is not None and topology is not None:
             raise ValueError("a machine has its topology: expected machine= or topology=, not both")
-        if not 0 <= seed < _U64:
-            raise ValueError(f"seed cannot be {seed}: expected 0 to 2**64 - 1")
-        budget = 0 if memory is None else parse_size(memory)
+        seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
+        budget = _bytes("memory", memory)
         if memory is not None and budget == 0:
             raise ValueError("memory cannot be 0: expected a budget in bytes, or None")
         core = core_of(machine)
@@ -239,8 +247,8 @@ class Allocator:
             machine,
             None if shape is None else shape.cpu_node,
             None if shape is None else shape.cpu_domain,
-            min(budget, _U64 - 1),
-            min(0 if address_range is None else parse_size(address_range), _U64 - 1),
+            budget,
+            _bytes("address_range", address_range),
             parse_time(purge_delay),
             0 if machine is None else machine.page_size,
             _debug_f(debug),
@@ -324,7 +332,7 @@ class Allocator:
         Parameters
         ----------
         name : str
-            1 to 63 bytes, unique in the allocator.
+            1 to 63 bytes of printable characters, unique in the allocator.
         size : int or str
             Bytes of an object, up to the largest block (1024 pages).
         align : int
@@ -355,14 +363,15 @@ class Allocator:
         """
         if not isinstance(name, str):
             raise TypeError(f"a cache name cannot be {name!r}: expected a string")
+        if not name.isprintable():
+            raise ValueError(f"a cache name cannot be {name!r}: expected printable characters")
         pattern, function = _constructor(constructor)
-        if not 0 <= align < 2**32:
-            raise ValueError(f"align of cache {name!r} cannot be {align}: expected a power of two")
+        align = whole(f"align of cache {name!r}", align, 0, 2**32 - 1, "a power of two")
         bits = _flag_bits(flags) | (DEBUG_F if _debug_f(debug) else 0)
         rows = self._core._policy_tunables(self.policy) if tunables else []
         return self._create_cache(
             name,
-            min(parse_size(size), 2**62),
+            _bytes(f"size of cache {name!r}", size),
             align,
             bits,
             pattern,
@@ -480,8 +489,8 @@ class Allocator:
         ...     alloc.cpu
         3
         """
-        if cpu < 0:
-            raise ValueError(f"CPU {cpu} is not on this machine: expected 0 or more")
+        last = self.topology.cpus - 1
+        cpu = whole("CPU {} is not on this machine", cpu, 0, last)
         if self.machine is None:
             affinity = os.sched_getaffinity(0)
             self._on_cpu(cpu)
@@ -523,12 +532,13 @@ class Allocator:
         """
         if (preferred is None) == (interleave is None):
             raise TypeError("expected either preferred= or interleave=")
-        nodes = (preferred,) if preferred is not None else tuple(interleave or ())
-        known = self.topology.nodes
-        if not nodes or not all(0 <= node < known for node in nodes):
-            raise ValueError(
-                f"nodes {nodes} are not all on this machine: expected 0 to {known - 1}"
-            )
+        last = self.topology.nodes - 1
+        given: tuple[object, ...] = (preferred,)
+        if interleave is not None:
+            given = several("interleave", interleave, "a sequence of nodes")
+        nodes = tuple(whole("node {} is not on this machine", node, 0, last) for node in given)
+        if not nodes:
+            raise ValueError("interleave cannot be empty: expected at least one node")
         old = self._memory_policy(nodes, interleave is not None)
         try:
             yield self
@@ -574,8 +584,12 @@ class Allocator:
         --------
         >>> import unislab as us
         >>> with us.Allocator() as alloc:
-        ...     while alloc.expire():
-        ...         pass
+        ...     alloc.kfree(alloc.kmalloc(100))
+        ...     idle = 0
+        ...     while idle < 2:  # the first pass only takes the marks of use away
+        ...         idle = 0 if alloc.expire() else idle + 1
+        ...     alloc.account()["queued"]
+        0
         """
         raise NotImplementedError
 
@@ -745,13 +759,13 @@ class Allocator:
         ...         print("no pages")
         no pages
         """
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise unknown_name("kind of failure", kind, _KINDS)
+        rate = real("rate", rate, "a number, 0 to 1")
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"rate cannot be {rate}: expected 0 to 1")
-        if nth is not None and nth < 1:
-            raise ValueError(f"nth cannot be {nth}: expected 1 or more")
-        self._fail(_KINDS[kind], float(rate), nth or 0)
+        count = 0 if nth is None else whole("nth", nth, 1, 2**63 - 1, "1 or more")
+        self._fail(_KINDS[kind], rate, count)
 
     def __repr__(self) -> str:
         if self.closed:

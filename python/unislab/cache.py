@@ -7,7 +7,8 @@ this class, so ``isinstance(cache, unislab.Cache)`` holds for both, and a call m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -55,16 +56,34 @@ def _as_addresses(addresses: Any) -> NDArray[np.uint64]:
     """A contiguous array of addresses from any sequence of integers; the extension calls it."""
     import numpy as np
 
+    if isinstance(addresses, (list, tuple)):
+        return _of_integers(addresses)
     array = np.asarray(addresses)
     if array.ndim == 0:
         raise TypeError(f"expected a sequence of addresses, got {addresses!r:.60}")
     if array.size == 0:
         return np.empty(0, np.uint64)
-    if array.dtype.kind not in "iu":
+    if array.dtype == object:
+        return _of_integers(array.ravel().tolist())
+    if array.dtype.kind not in "iu" or array.itemsize == 1:  # bytes are no addresses
         raise TypeError(f"expected integer addresses, got an array of {array.dtype}")
     if array.dtype.kind == "i" and bool((array < 0).any()):
         raise ValueError(f"{int(array.min())} is no address: expected 0 to 2**64 - 1")
     return np.ascontiguousarray(array, np.uint64)
+
+
+def _of_integers(addresses: Sequence[Any]) -> NDArray[np.uint64]:
+    """One by one: NumPy would make floats of large and small integers mixed."""
+    import numpy as np
+
+    try:
+        return np.fromiter(map(operator.index, addresses), np.uint64, len(addresses))
+    except TypeError:
+        wrong = next(a for a in addresses if not hasattr(a, "__index__"))
+        raise TypeError(f"{wrong!r:.60} is no address: expected an integer") from None
+    except OverflowError:
+        wrong = next(a for a in addresses if not 0 <= a < 2**64)
+        raise ValueError(f"{wrong} is no address: expected 0 to 2**64 - 1") from None
 
 
 class Cache:
@@ -423,6 +442,10 @@ class Cache:
     def expire(self, node: int | None = None) -> int:
         """Age queued objects on a node, or on all, and move what is old to the slabs.
 
+        A queue in use since the last pass only loses its mark of use; one that was not gives up
+        a batch. So a pass may move nothing and the next one much: to move all there is, repeat
+        until two passes in a row return 0 and ``account()["reserved"]`` stands still.
+
         Returns
         -------
         int
@@ -434,8 +457,11 @@ class Cache:
         >>> with us.Allocator() as alloc:
         ...     cache = alloc.create_cache("pair", 16)
         ...     cache.free_bulk(cache.alloc_bulk(100))
-        ...     while cache.expire():
-        ...         pass
+        ...     first, idle = cache.expire(), 0
+        ...     while idle < 2:
+        ...         idle = 0 if cache.expire() else idle + 1
+        ...     first, cache.account()["queued"]
+        (0, 0)
         """
         raise NotImplementedError
 

@@ -417,7 +417,9 @@ def policies(explain: str | None, as_json: bool) -> None:
     if explain is None:
         _tables.show_pairs(("policy", "what it is"), titles, _tables.console())
         return
-    _policy_names(click.get_current_context(), click.Option(["--explain"]), explain)
+    names = _policy_names(click.get_current_context(), click.Option(["--explain"]), explain)
+    if names != [explain]:
+        raise click.BadParameter(f"--explain takes one policy, not {explain!r}")
     _explain(explain, titles[explain], as_json)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unislab import _native
+from unislab.arguments import several, whole
 
 __all__ = [
     "FLAGS",
@@ -57,18 +58,13 @@ Slots: TypeAlias = int | Iterable[int]
 
 
 def _make(name: str, slot: Slots = 0, *, cache: int = 0, arg: int = 0, flags: int = 0) -> Ops:
-    slots = np.atleast_1d(np.asarray(slot if isinstance(slot, int) else list(slot), dtype=object))
-    for label, values, limit in (
-        ("slot", slots, 2**32),
-        ("cache or channel", [cache], 2**16),
-        ("argument", [arg], 2**64),
-    ):
-        for value in values:
-            if not 0 <= value < limit:
-                raise ValueError(f"{name}: {label} {value}, expected 0 to {limit - 1}")
+    given = (slot,) if hasattr(slot, "__index__") else several(f"{name}: slot", slot, "numbers")
+    slots = [whole(f"{name}: slot {{}}", value, 0, 2**32 - 1) for value in given]
     array: Ops = np.zeros(len(slots), OP_DTYPE)
-    array["op"], array["flags"], array["cache"], array["arg"] = OPS[name], flags, cache, arg
-    array["slot"] = slots.astype(np.uint32)
+    array["op"], array["flags"] = OPS[name], flags
+    array["cache"] = whole(f"{name}: cache or channel {{}}", cache, 0, 2**16 - 1)
+    array["arg"] = np.uint64(whole(f"{name}: argument {{}}", arg, 0, 2**64 - 1))
+    array["slot"] = slots
     return array
 
 
@@ -104,7 +100,8 @@ def alloc(
     [0, 1, 2]
     """
     flags = FLAGS["ZERO"] * zero | FLAGS["THISNODE"] * thisnode | FLAGS["SHARED"] * shared
-    return _make("ALLOC", slot, cache=cache, arg=0 if node is None else node + 1, flags=flags)
+    where = 0 if node is None else whole("ALLOC: node {}", node, 0, 1023) + 1
+    return _make("ALLOC", slot, cache=cache, arg=where, flags=flags)
 
 
 def free(slot: Slots, *, shared: bool = False) -> Ops:
@@ -201,8 +198,7 @@ def repeat(times: int, *parts: Ops) -> Ops:
     3
     """
     body = sequence(*parts)
-    if times < 0:
-        raise ValueError(f"repeat: {times} times, expected 0 or more")
+    times = whole("repeat: {} times", times, 0, 2**64 - 1, "0 or more, below 2**64")
     if times == 0 or len(body) == 0:
         return body[:0]
     return sequence(body, _make("REPEAT", len(body), arg=times))

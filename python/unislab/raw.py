@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from unislab.arguments import whole
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -27,7 +29,10 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _check(address: int) -> int:
-    address = operator.index(address)
+    try:
+        address = operator.index(address)
+    except TypeError:
+        raise TypeError(f"{address!r:.60} is no address: expected an integer") from None
     if not 0 <= address < 2**64:
         raise ValueError(f"{address} is no address: expected 0 to 2**64 - 1")
     return address
@@ -59,8 +64,7 @@ def peek(address: int, n: int) -> bytes:
     b'abc\\x00'
     """
     address = _check(address)
-    if n < 0:
-        raise ValueError(f"cannot read {n} bytes: expected 0 or more")
+    n = whole("number of bytes", n, 0, 2**30, "0 or more, up to 2**30")
     for module in _modules():
         data: bytes | None = module._peek(address, n)
         if data is not None:

@@ -121,6 +121,11 @@ class Result:
     tunables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Mappings that are views of others cannot be pickled.
+        fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return Result, tuple(dict(f) if isinstance(f, Mapping) else f for f in fields)
+
     @property
     def fast_share(self) -> tuple[float | None, float | None]:
         """Shares of the allocations and of the frees that the CPU's own stock served."""

@@ -20,6 +20,7 @@ from unislab import _native, _trace_store
 from unislab import _trace_columns as _columns
 from unislab._trace_columns import ALLOC, COLUMN_DTYPES, FREE, OPS_DTYPE
 from unislab._trace_open import TraceFormatError, TraceSource, open_text, shorten, source_name
+from unislab.arguments import real, several, whole
 from unislab.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -352,6 +353,8 @@ class Trace:
         >>> trace.between(0, 5).duration <= 5
         True
         """
+        start = real("start of a part", start, "seconds")
+        stop = real("end of a part", stop, "seconds")
         if not start <= stop:
             raise ValueError(f"between({start}, {stop}): the first time must not exceed the second")
         seconds = (self.columns["time_ns"] - self._first_ns()) / 1e9
@@ -377,20 +380,23 @@ class Trace:
         """
         keep = np.ones(len(self), dtype=bool)
         if caches is not None:
-            keep &= self._in_caches([caches] if isinstance(caches, str) else list(caches))
+            keep &= self._in_caches([str(c) for c in several("caches", caches, "names")])
         if cpus is not None:
-            wanted = [cpus] if isinstance(cpus, int) else list(cpus)
+            one = hasattr(cpus, "__index__")
+            given = (cpus,) if one else several("cpus", cpus, "a number or numbers")
+            wanted = [whole("a CPU", cpu, 0, 2**31 - 1, "numbers from 0") for cpu in given]
             if absent := sorted(set(wanted) - set(self.cpus)):
                 raise ValueError(
                     f"no event on CPU {absent[0]}: this trace has CPUs {list(self.cpus)}"
                 )
             keep &= np.isin(self.columns["cpu"], wanted)
         if kinds is not None:
-            wanted_kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-            for kind in wanted_kinds:
+            codes = []
+            for kind in several("kinds", kinds, "'alloc' or 'free'"):
                 if kind not in _KINDS:
                     raise ValueError(f"unknown kind {kind!r}: expected 'alloc' or 'free'")
-            keep &= np.isin(self.columns["kind"], [_KINDS[kind] for kind in wanted_kinds])
+                codes.append(_KINDS[kind])
+            keep &= np.isin(self.columns["kind"], codes)
         return self._part(np.flatnonzero(keep))
 
     def scale(self, cpus: int, *, spread: float = 0.0, seed: int = 0) -> Trace:
@@ -415,11 +421,12 @@ class Trace:
         8
         """
         width = max(self.cpus, default=0) + 1
+        multiple = f"a multiple of {width}, the trace has CPUs 0 to {width - 1}"
+        cpus = whole("cpus", cpus, -(2**63), 2**31 - 1, multiple)
         if cpus < width or cpus % width:
-            raise ValueError(
-                f"cpus={cpus}: expected a multiple of {width}, the trace has CPUs 0 to {width - 1}"
-            )
-        if not spread >= 0:
+            raise ValueError(f"cpus={cpus}: expected {multiple}")
+        seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
+        if not real("spread={}", spread, "seconds, 0 or more") >= 0:
             raise ValueError(f"spread={spread}: expected seconds, 0 or more")
         number = cpus // width
         shifts = np.random.default_rng(seed).uniform(0, spread * 1e9, number).astype(np.int64)
@@ -460,6 +467,7 @@ class Trace:
         >>> int(ops["implied"].sum()) == trace.counts["implied_frees"]
         True
         """
+        seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
         return _columns.operations(self.columns, implied, seed)
 
     # ---- what it is ------------------------------------------------------------------------

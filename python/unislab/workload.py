@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unislab import _native
+from unislab.arguments import several, whole
 from unislab.ops import OP_DTYPE, Ops, sequence
 from unislab.sizes import parse_size
 
@@ -119,13 +120,22 @@ class Workload:
         >>> w.add_cache("inode", 640), w.add_cache("buffer", 512, kmalloc=True)
         (0, 1)
         """
-        cache = WorkloadCache(name, parse_size(size), align, tuple(flags), kmalloc)
+        if not isinstance(name, str):
+            raise TypeError(f"a cache name cannot be {name!r}: expected a string")
+        given = several("flags", flags, "names of cache flags")
+        cache = WorkloadCache(
+            name,
+            parse_size(size),
+            whole(f"align of cache {name!r}", align, 0, 2**32 - 1, "a power of two"),
+            tuple(str(flag) for flag in given),
+            kmalloc,
+        )
         if not kmalloc and any(c.name == name and not c.kmalloc for c in self.caches):
             raise ValueError(
                 f"workload {self.name!r} has a cache {name!r} already; take its number"
             )
-        if cache.size < 1:
-            raise ValueError(f"cache {name!r}: {size!r} bytes, expected at least 1")
+        if not 1 <= cache.size <= 2**40:
+            raise ValueError(f"cache {name!r}: {size!r} bytes, expected at least 1, at most 2**40")
         self.caches.append(cache)
         return len(self.caches) - 1
 
@@ -138,9 +148,7 @@ class Workload:
         >>> us.Workload("talk").channel(8)
         0
         """
-        if not 1 <= capacity <= 2**20:
-            raise ValueError(f"channel: capacity {capacity}, expected 1 to {2**20}")
-        self.channels.append(int(capacity))
+        self.channels.append(whole("channel: capacity {}", capacity, 1, 2**20))
         return len(self.channels) - 1
 
     def add_task(self, *ops: Ops, cpu: int | Iterable[int] | None = None, name: str = "") -> int:
@@ -164,10 +172,15 @@ class Workload:
         >>> w.add_task(ops.work(100)), w.add_task(ops.work(100), cpu=[0, 1])
         (0, 1)
         """
-        cpus = () if cpu is None else (cpu,) if isinstance(cpu, int) else tuple(cpu)
-        if any(c < 0 for c in cpus):
-            raise ValueError(f"task {len(self.tasks)}: cpu={cpu!r}, expected numbers from 0")
-        self.tasks.append(Task(sequence(*ops), tuple(int(c) for c in cpus), name))
+        number = len(self.tasks)
+        one = cpu is None or hasattr(cpu, "__index__")
+        given = (cpu,) if one else several("cpu", cpu, "a number or numbers")
+        cpus = [
+            whole(f"task {number}: cpu={{}}", c, 0, 2**31 - 1, "numbers from 0")
+            for c in given
+            if c is not None
+        ]
+        self.tasks.append(Task(sequence(*ops), tuple(cpus), name))
         return len(self.tasks) - 1
 
     # ---- traces ----------------------------------------------------------------------------
@@ -285,7 +298,22 @@ class Workload:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Workload:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is something else.
+        """
+        try:
+            return cls._load(path)
+        except OSError:
+            raise
+        except Exception as error:  # whatever numpy, zipfile and json make of another kind of file
+            raise ValueError(f"{path}: is no workload saved by Workload.save ({error})") from error
+
+    @classmethod
+    def _load(cls, path: str | os.PathLike[str]) -> Workload:
         import json
 
         with np.load(path, allow_pickle=False) as archive:

@@ -104,11 +104,13 @@ static double bulk_round(struct us_cache *cache)
 static struct us_cache *cache_of(struct us_allocator *allocator, size_t size)
 {
     static struct us_cache *cache[4096];
-    struct us_cache_options options = {.name = "contest", .size = size};
+    char name[32];
+    struct us_cache_options options = {.name = name, .size = size};
     struct us_error error;
 
     if (size >= 4096)
         abort();
+    snprintf(name, sizeof(name), "contest-%zu", size);
     if (!cache[size])
         cache[size] = us_cache_create(allocator, &options, &error);
     if (!cache[size]) {

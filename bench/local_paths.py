@@ -81,14 +81,9 @@ class Child:
 
 
 def _loadable(library: str) -> bool:
-    """Whether the library can be preloaded on this machine."""
-    import ctypes
-
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    """Whether the library can be preloaded; loaded here, it would take over this process's heap."""
+    env = dict(os.environ, LD_PRELOAD=library)
+    return not subprocess.run(["true"], env=env, capture_output=True).stderr
 
 
 @contextmanager

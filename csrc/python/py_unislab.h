@@ -173,7 +173,9 @@ bool us_py_placement(const char *function, PyObject *const *args, PyObject *kwna
 bool us_py_pair_texts(PyObject *pairs, Py_ssize_t i, const char **name, const char **text);
 /* A tuple of numbers as an array of PyMem; NULL with an exception, or when the tuple is None. */
 unsigned *us_py_numbers(PyObject *tuple, unsigned *n);
+/* A node of the machine, None being any; false with an exception. */
 bool us_py_node(PyObject *value, const struct us_machine *machine, int *node);
+bool us_py_one_node(PyObject *value, const struct us_machine *machine, int *node);
 
 /* ---- between the files ----------------------------------------------------------------------- */
 

@@ -128,9 +128,9 @@ PyObject *us_py_allocator_node_memory(PyObject *op, PyObject *node_object)
     struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
     if (!core)
         return NULL;
-    bool ok = us_py_node(node_object, core->machine, &node);
+    bool ok = us_py_one_node(node_object, core->machine, &node);
     if (ok)
-        us_memory_node(core->memory, node < 0 ? 0 : (unsigned)node, &m);
+        us_memory_node(core->memory, (unsigned)node, &m);
     us_py_leave(&call);
     if (!ok)
         return NULL;

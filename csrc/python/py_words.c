@@ -131,24 +131,39 @@ bool us_py_address(PyObject *value, uint64_t *out)
     return ok;
 }
 
-bool us_py_node(PyObject *value, const struct us_machine *machine, int *node)
+/* `other` is put before what else is expected. */
+static bool node_of(PyObject *value, const struct us_machine *machine, const char *other, int *node)
 {
-    *node = US_ANY_NODE;
-    if (value == Py_None)
-        return true;
+    const unsigned last = machine->nnodes - 1;
     int overflow;
-    PyObject *index = integer(value, "is no node", "None or an integer");
+    if (!PyIndex_Check(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "node %.200R is not on this machine: expected %san integer, 0 to %u", value,
+                     other, last);
+        return false;
+    }
+    PyObject *index = PyNumber_Index(value);
     if (!index)
         return false;
     long n = PyLong_AsLongAndOverflow(index, &overflow);
+    bool there = !overflow && n >= 0 && n <= (long)last;
+    if (!there)
+        PyErr_Format(PyExc_ValueError, "node %S is not on this machine: expected %s0 to %u", index,
+                     other, last);
     Py_DECREF(index);
-    if (overflow || n < 0 || n >= (long)machine->nnodes) {
-        PyErr_Format(PyExc_ValueError, "node %S is not on this machine: expected None or 0 to %u",
-                     value, machine->nnodes - 1);
-        return false;
-    }
     *node = (int)n;
-    return true;
+    return there;
+}
+
+bool us_py_node(PyObject *value, const struct us_machine *machine, int *node)
+{
+    *node = US_ANY_NODE;
+    return value == Py_None || node_of(value, machine, "None or ", node);
+}
+
+bool us_py_one_node(PyObject *value, const struct us_machine *machine, int *node)
+{
+    return node_of(value, machine, "", node);
 }
 
 static bool set_flag(PyObject *value, unsigned flag, unsigned *flags)

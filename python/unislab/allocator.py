@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -489,7 +489,7 @@ class Allocator:
         ...     alloc.cpu
         3
         """
-        last = self.topology.cpus - 1
+        last = len(self._topology[0]) - 1
         cpu = whole("CPU {} is not on this machine", cpu, 0, last)
         if self.machine is None:
             affinity = os.sched_getaffinity(0)
@@ -497,6 +497,8 @@ class Allocator:
             try:
                 yield self
             finally:
+                with suppress(RuntimeError):  # the allocator was closed in the block
+                    self._on_cpu(-1)
                 os.sched_setaffinity(0, affinity)
             return
         previous = self._on_cpu(cpu)

@@ -9,11 +9,12 @@ says.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
+
+from unislab.arguments import several, whole
 
 __all__ = ["Machine", "Topology"]
 
@@ -22,8 +23,12 @@ _MAX_CPUS = 8192
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
-        if not 1 <= operator.index(count) <= _MAX_CPUS:
-            raise ValueError(f"{name} cannot be {count}: expected 1 to {_MAX_CPUS}")
+        whole(name, count, 1, _MAX_CPUS)
+
+
+def _numbers(what: str, numbers: object) -> tuple[int, ...]:
+    given = several(what, numbers, "a sequence of integers")
+    return tuple(whole(f"a number in {what}", n, 0, _MAX_CPUS - 1) for n in given)
 
 
 def _check_numbering(what: str, numbers: Sequence[int]) -> None:
@@ -75,8 +80,8 @@ class Topology:
     cpu_domain: tuple[int, ...] = ()
 
     def __init__(self, cpu_node: Sequence[int], cpu_domain: Sequence[int] | None = None) -> None:
-        nodes = tuple(operator.index(n) for n in cpu_node)
-        domains = nodes if cpu_domain is None else tuple(operator.index(d) for d in cpu_domain)
+        nodes = _numbers("cpu_node", cpu_node)
+        domains = nodes if cpu_domain is None else _numbers("cpu_domain", cpu_domain)
         if not 1 <= len(nodes) <= _MAX_CPUS:
             raise ValueError(f"a topology of {len(nodes)} CPUs: expected 1 to {_MAX_CPUS}")
         if len(domains) != len(nodes):
@@ -167,9 +172,10 @@ class Machine:
 
     def __post_init__(self) -> None:
         _check_counts(smt=self.smt)
+        whole("page_size", self.page_size, 4096, 65536, "a power of two, 4096 to 65536")
         if self.topology.cpus % self.smt:
             raise ValueError(f"{self.topology.cpus} CPUs are not a multiple of smt={self.smt}")
-        if self.page_size & (self.page_size - 1) or not 4096 <= self.page_size <= 65536:
+        if self.page_size & (self.page_size - 1):
             raise ValueError(
                 f"page_size cannot be {self.page_size}: expected a power of two, 4096 to 65536"
             )

@@ -55,8 +55,8 @@ def test_the_verdict_names_the_faster_and_by_how_much() -> None:
     c = made(times, quick=result("quick", 1, {}, peak=1500), slow=result("slow", 2, {}, peak=1000))
     assert c.policies == ["quick", "slow"]
     assert c.verdict == (
-        "quick serves made 2.00 x as fast as slow (95 % interval 2.00 to 2.00), "
-        "with 1.50 x its peak of reserved memory."
+        "quick serves made 2.00 x as fast as slow (95 % interval 2.00 to 2.00); "
+        "quick reserved 1.50 x the memory of slow at its peak."
     )
 
 

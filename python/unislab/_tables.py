@@ -32,7 +32,7 @@ def console(file: TextIO | None = None) -> Console:
     file = file or sys.stdout
     made = Console(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
-        made = Console(file=file, highlight=False, markup=False, emoji=False, width=120)
+        made = Console(file=file, highlight=False, markup=False, emoji=False, width=160)
     return made
 
 

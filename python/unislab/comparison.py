@@ -150,7 +150,9 @@ class Comparison:
             )
         else:
             text = f"{first} serves {self.workload} {ratio:.2f} x as fast as {second} ({interval})"
-        return text + (f", with {memory:.2f} x its peak of reserved memory" if memory else "")
+        if memory:
+            text += f"; {first} reserved {memory:.2f} x the memory of {second} at its peak"
+        return text
 
     def _takes(self, name: str, reference: str, what: str = "") -> str:
         ratio, low, high = self.ratio(name, reference)

@@ -65,6 +65,25 @@ def test_the_error_says_what_was_asked_and_what_is_allowed(make: Make, policy: s
     assert balance_all(alloc) == 0
 
 
+@pytest.mark.parametrize(("size", "n"), [(600, 100_000), (64, 20_000), (4096, 2**40)])
+def test_a_bulk_call_that_fails_names_what_it_wanted(
+    make: Make, policy: str, kind: str, size: int, n: int
+) -> None:
+    """So many objects of that size: not one object of all bytes together."""
+    alloc = make(policy, memory="1 MiB", **place(kind))
+    cache = alloc.create_cache("bulk", size)
+    with pytest.raises(us.LimitExceeded, match=f"{n} objects of {size} bytes") as error:
+        cache.alloc_bulk(n)
+    assert error.value.requested == n * size
+    assert error.value.limit == 1 << 20
+    assert balance_all(alloc) == 0
+    with pytest.raises(us.LimitExceeded, match=f"an object of {size} bytes"):
+        while True:
+            cache.alloc_address()
+    for address in cache.live().tolist():
+        cache.free(address)
+
+
 def test_a_bulk_call_that_fails_half_way_gives_all_back(
     make: Make, policy: str, kind: str, debug: str | None
 ) -> None:

@@ -149,11 +149,92 @@ def test_what_is_no_address(cache: us.Cache, value: object) -> None:
     clean(cache)
 
 
+def test_addresses_may_be_integers_of_any_mixture(cache: us.Cache) -> None:
+    """NumPy makes floats of these; the call does not."""
+    got = cache.alloc_bulk(6)
+    cache.free_bulk([got[0], int(got[1]), got[2].astype("int64")])
+    with pytest.raises(us.CorruptionError) as error:
+        cache.free_bulk([int(got[3]), 2**64 - 1])
+    refused(error, cache, 2**64 - 1)
+    cache.free_bulk(tuple(got[3:].astype(object)))
+    clean(cache)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda a: bytes(a),
+        lambda a: bytearray(a),
+        lambda a: memoryview(a).cast("B"),
+        lambda a: a.astype(float),
+        lambda a: a.astype(str),
+        lambda a: [*a.tolist(), None],
+        lambda a: [*a.tolist(), 1.0],
+        lambda a: set(a.tolist()),
+        lambda a: (address for address in a.tolist()),
+        lambda a: int(a[0]),
+        lambda a: None,
+    ],
+)
+def test_what_is_no_array_of_addresses(cache: us.Cache, convert: Callable[[Any], Any]) -> None:
+    got = cache.alloc_bulk(8)
+    with pytest.raises(TypeError, match="address"):
+        cache.free_bulk(convert(got))
+    cache.free_bulk(got)
+    clean(cache)
+
+
+def test_owned_objects_are_no_addresses(cache: us.Cache) -> None:
+    """Nor are the bytes they hold, though each is a buffer."""
+    objects = [cache.alloc(zero=True) for _ in range(3)]
+    for wrong in (objects, objects[0]):
+        with pytest.raises(TypeError, match="address"):
+            cache.free_bulk(wrong)
+    for obj in objects:
+        obj.free()
+    clean(cache)
+
+
 @pytest.mark.parametrize("value", [-1, 1 << 64, 1 << 200])
 def test_what_cannot_be_an_address(cache: us.Cache, value: int) -> None:
     with pytest.raises((us.CorruptionError, OverflowError, ValueError)):
         cache.free(value)
     clean(cache)
+
+
+def test_an_error_without_a_slab_names_none(opened: us.Allocator, cache: us.Cache) -> None:
+    for call in (cache.free, opened.kfree, lambda a: cache.free_bulk([a])):
+        with pytest.raises(us.CorruptionError) as error:
+            call(16)
+        assert error.value.slab is None
+        assert "slab 0x" not in str(error.value)
+    address = cache.alloc_address()
+    with pytest.raises(us.CorruptionError) as error:
+        cache.free(address + 1)
+    assert error.value.slab is not None
+    assert f"slab {error.value.slab:#x}" in str(error.value)
+    cache.free(address)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["it's", "object 0x1", "a', object", "found nothing, expected", "slab 0x5: found", "50%s"],
+)
+def test_parts_of_an_error_do_not_mind_names(opened: us.Allocator, name: str) -> None:
+    cache = opened.create_cache(name, 64)
+    address = cache.alloc_address()
+    for wrong in (address + 1, 16):
+        with pytest.raises(us.CorruptionError) as error:
+            cache.free(wrong)
+        refused(error, cache, wrong)
+        assert error.value.found.startswith("an address")
+        assert not error.value.expected.startswith("0x")
+    obj = cache.alloc()
+    obj.free()
+    with pytest.raises(us.CorruptionError) as error:
+        obj.free()
+    refused(error, cache, obj.address)
+    cache.free(address)
 
 
 def test_peek_and_poke_stay_inside(opened: us.Allocator, cache: us.Cache) -> None:
@@ -166,6 +247,14 @@ def test_peek_and_poke_stay_inside(opened: us.Allocator, cache: us.Cache) -> Non
         with pytest.raises((ValueError, us.CorruptionError)):
             us.raw.poke(address, b"x")
     cache.free(got)
+
+
+def test_the_error_of_poke_shows_the_address(opened: us.Allocator, cache: us.Cache) -> None:
+    address = cache.alloc_address()
+    for call in (lambda: us.raw.poke(address, bytes(2**24)), lambda: us.raw.peek(address, 2**24)):
+        with pytest.raises(ValueError, match=f"{2**24} bytes at {address:#x} "):
+            call()
+    cache.free(address)
 
 
 # ---- with debug F: everything at the call  -------------------------------------------------------

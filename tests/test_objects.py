@@ -287,6 +287,47 @@ def test_a_constructor_cannot_end_what_it_serves(opened: us.Allocator, end: str)
     assert cache.alive
 
 
+@pytest.mark.parametrize("caches", [1, 3])
+def test_constructors_that_allocate_in_a_circle_end(opened: us.Allocator, caches: int) -> None:
+    """With an error, not with the stack; and soon, however many objects a slab has."""
+    calls = 0
+    made: list[us.Cache] = []
+
+    def circle(i: int) -> Callable[[memoryview], None]:
+        def construct(view: memoryview) -> None:
+            nonlocal calls
+            calls += 1
+            made[(i + 1) % caches].alloc_address()
+
+        return construct
+
+    made += [opened.create_cache(f"circle-{i}", 64, constructor=circle(i)) for i in range(caches)]
+    with pytest.raises(RecursionError, match="constructors of caches nest"):
+        made[0].alloc()
+    assert calls < 100
+    assert all(len(cache.live()) == 0 for cache in made)
+    assert opened.validate().ok
+
+
+def test_after_an_error_no_further_object_is_constructed(opened: us.Allocator) -> None:
+    calls = 0
+
+    def construct(view: memoryview) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyError("third")
+        fill(view)
+
+    cache = opened.create_cache("third", 64, constructor=construct)
+    with pytest.raises(KeyError, match="third"):
+        cache.alloc_bulk(10)
+    assert calls == 3
+    got = cache.alloc_bulk(200)  # the rest, and what was left out
+    assert all(us.raw.peek(int(address), 64) == b"\x07" * 64 for address in got)
+    cache.free_bulk(got)
+
+
 def test_a_constructor_cannot_keep_its_view(opened: us.Allocator) -> None:
     kept: list[np.ndarray[Any, Any]] = []
     cache = opened.create_cache(
@@ -334,3 +375,65 @@ def test_a_constructor_lives_as_long_as_its_cache(opened: us.Allocator) -> None:
     opened.cache("made").destroy()
     gc.collect()
     assert gone() is None
+
+
+# ---- ends within calls ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "destroy"])
+def test_a_finalizer_within_a_call_cannot_end_what_the_call_is_on(
+    opened: us.Allocator, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The collector runs finalizers wherever something is made: also within our own calls."""
+    cache = opened.create_cache("held", 64)
+    got = cache.alloc_bulk(5000)
+    said: list[str] = []
+
+    class Owner:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            try:
+                opened.close(force=True) if end == "close" else cache.destroy(force=True)
+            except RuntimeError as error:
+                said.append(str(error))
+
+    kept = [Owner() for _ in range(3)]
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1)
+    try:
+        kept.clear()
+        slabs, _ = cache._snapshot()
+    finally:
+        gc.set_threshold(*threshold)
+    # Where it was the call that made the collector run, it was told so; else all is closed.
+    assert slabs
+    if not cache.alive:
+        assert not said or "already" in said[0] or "destroyed" in said[0]
+        return
+    assert all("cannot" in text for text in said)
+    cache.free_bulk(got)
+
+
+def test_a_constructor_may_use_what_it_served_when_it_goes(policy: str) -> None:
+    """It goes with its cache; by then others may go on."""
+    log: list[str] = []
+
+    class Constructor:
+        def __call__(self, view: memoryview) -> None:
+            fill(view)
+
+        def __del__(self) -> None:
+            log.append(repr(cache.alive))
+            alloc.kfree(alloc.kmalloc(10))
+            log.append("done")
+
+    alloc = us.Allocator(policy)
+    cache = alloc.create_cache("made", 64, constructor=Constructor())
+    cache.alloc().free()
+    cache.destroy()
+    gc.collect()
+    assert log == ["False", "done"]
+    alloc.close()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -111,3 +114,64 @@ def test_ctrl_c_ends_a_long_run_and_leaves_the_allocator_consistent(
     assert balance_all(alloc) == 0
     churned = alloc.create_cache("after", 64)
     churned.free_bulk(churned.alloc_bulk(1000))
+
+
+def endless() -> us.Workload:
+    """One pass of it takes years."""
+    workload = us.Workload("endless")
+    cache = workload.add_cache("endless", 64)
+    workload.add_task(us.ops.repeat(2**40, us.ops.alloc(cache, 0), us.ops.free(0)))
+    return workload
+
+
+@pytest.mark.parametrize("end", ["close", "destroy"])
+def test_a_handler_cannot_end_what_the_run_it_interrupts_is_on(
+    make: Make, policy: str, end: str
+) -> None:
+    """It would wait for the run, and the run for it; it is told so, and the run goes on."""
+    alloc = make(policy)
+    said: list[str] = []
+
+    def handler() -> None:
+        if "endless" not in alloc.caches or not alloc.caches["endless"].stats().allocs:
+            return  # it has not begun
+        if len(said) == 3:
+            raise KeyboardInterrupt
+        try:
+            if end == "close":
+                alloc.close(force=True)
+            else:
+                alloc.caches["endless"].destroy(force=True)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    with pytest.raises(KeyboardInterrupt), every_millisecond(handler):
+        us.run(endless(), allocator=alloc)
+    assert len(said) == 3
+    assert all(f"cannot {end} the" in text for text in said)
+    assert balance_all(alloc) == 0
+
+
+def test_ctrl_c_is_heard_while_closing_waits_for_a_run_in_another_thread(policy: str) -> None:
+    source = f"""
+        import os, signal, threading, time
+        import unislab as us
+        alloc = us.Allocator({policy!r}, address_range="1 GiB")
+        workload = us.Workload("endless")
+        cache = workload.add_cache("endless", 64)
+        workload.add_task(us.ops.repeat(2**40, us.ops.alloc(cache, 0), us.ops.free(0)))
+        threading.Thread(target=us.run, args=(workload,), kwargs={{"allocator": alloc}}).start()
+        while "endless" not in alloc.caches or not alloc.caches["endless"].stats().allocs:
+            time.sleep(0.01)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            alloc.close(force=True)
+        except KeyboardInterrupt:
+            assert not alloc.closed
+            alloc.kfree(alloc.kmalloc(10))
+            os.write(1, b"heard")
+        os._exit(0)
+    """
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "heard"), done.stderr

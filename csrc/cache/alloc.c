@@ -301,6 +301,15 @@ static void explain_limit(struct us_cache *c, size_t n, size_t size, uint64_t la
     e->limit = size > largest ? largest : memory.budget;
 }
 
+static bool above_budget(struct us_allocator *a, size_t n, size_t size)
+{
+    struct us_memory_account memory;
+    uint64_t bytes;
+
+    us_memory_account(a->memory, &memory);
+    return __builtin_mul_overflow((uint64_t)n, (uint64_t)size, &bytes) || bytes > memory.budget;
+}
+
 void us_cache_explain_failures(struct us_cache *c, size_t n, size_t size, struct us_error *e)
 {
     struct us_allocator *a = c->owner;
@@ -310,7 +319,7 @@ void us_cache_explain_failures(struct us_cache *c, size_t n, size_t size, struct
 
     if (c == a->large && size <= largest)
         need = page << us_large_order(a, size);
-    if (size > largest || !node_has(a, need / page)) {
+    if (size > largest || above_budget(a, n, size) || !node_has(a, need / page)) {
         explain_limit(c, n, size, largest, e);
         return;
     }

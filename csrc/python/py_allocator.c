@@ -222,7 +222,7 @@ static PyObject *allocator_close(PyObject *op, PyObject *args, PyObject *kwargs)
     int force = 0, abandon = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pp:close", names, &force, &abandon))
         return NULL;
-    if (!us_py_end_begin(&self->life, self, "close its allocator"))
+    if (!us_py_end_begin(&self->life, self, "close the allocator"))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     const int64_t exports = close_now(self, force, abandon, &error);
     us_py_end_settle(&self->life, error.status == US_OK && (exports == 0 || abandon));

@@ -222,7 +222,7 @@ static PyObject *destroy(struct us_py_cache *self, bool force)
 {
     struct us_py_record *record;
     struct us_error error;
-    if (!us_py_end_begin(&self->life, NULL, "destroy a cache")) {
+    if (!us_py_end_begin(&self->life, NULL, "destroy the cache")) {
         if (!PyErr_Occurred())
             PyErr_Format(PyExc_RuntimeError, "cache %U was already destroyed", self->name);
         return NULL;

@@ -242,3 +242,19 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         err = child.stderr.read()
         child.wait(timeout=60)
     assert "Traceback" not in err and "BrokenPipe" not in err
+
+
+@pytest.mark.parametrize("policy", ["", " ", ",", "unified,slub", "unifed"])
+def test_explain_takes_one_policy(run, policy: str) -> None:
+    done = run("policies", "--explain", policy)
+    assert done.code == 2
+    assert done.err.startswith("unislab: ") and done.err.count("\n") == 1
+
+
+def test_standard_input_that_is_closed() -> None:
+    command = [sys.executable, "-m", "unislab", "trace", "describe", "-"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr == "unislab: <stdin>: is closed; expected the text of a trace\n"

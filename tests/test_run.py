@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 
+import pandas as pd
 import pytest
 
 import unislab as us
@@ -91,6 +94,20 @@ def test_times_and_repeats_of_a_result(policy: str) -> None:
     assert "<table" in result._repr_html_() and "http" not in result._repr_html_()
     frame = result.to_frame()
     assert set(frame["unit"]) == {"s", "calls", "bytes"} and not frame["value"].isna().any()
+
+
+def test_results_can_be_sent_to_another_process(policy: str) -> None:
+    workload = us.workloads.pair(times=100)
+    result = us.run(workload, policy, min_time=SHORT)
+    again = pickle.loads(pickle.dumps(result))
+    assert repr(again) == repr(result)
+    assert dict(again.counts) == dict(result.counts)
+    pd.testing.assert_frame_equal(again.caches, result.caches)
+    pd.testing.assert_frame_equal(again.to_frame(), result.to_frame())
+    compared = us.compare(workload, rounds=3, min_time=SHORT)
+    again = copy.deepcopy(compared)
+    assert again.verdict == compared.verdict
+    assert sorted(again.results) == sorted(compared.results)
 
 
 def test_tunables_reach_every_cache() -> None:

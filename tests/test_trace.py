@@ -337,6 +337,21 @@ def test_load_refuses_what_was_not_saved(tmp_path: Path) -> None:
         us.Trace.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_load_refuses_a_saved_trace_that_was_cut(
+    trace: us.Trace, tmp_path: Path, part: float
+) -> None:
+    """And leaves no file open: warnings are errors here."""
+    path = tmp_path / "cut.npz"
+    trace.save(path)
+    path.write_bytes(path.read_bytes()[: int(part * path.stat().st_size)])
+    for source in (path, str(path)):
+        with pytest.raises(us.TraceFormatError, match=r"Trace\.read"):
+            us.Trace.load(source)
+    with path.open("rb") as file, pytest.raises(us.TraceFormatError):
+        us.Trace.load(file)
+
+
 def test_how_it_is_shown(trace: us.Trace) -> None:
     assert repr(trace) == (
         "<Trace <StringIO>: 11 events, 2 CPUs, 3 caches, 8e-05 s, 20.0% implied frees>"

@@ -216,3 +216,24 @@ def test_cpus_that_the_machine_lacks_fold_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="CPUs 0 to 5, but this machine offers 2"):
         assert fold_cpus(made, [4, 6]) == {0: 4, 1: 6, 2: 4, 5: 6}
     assert fold_cpus(made, range(8)) == {0: 0, 1: 1, 2: 2, 5: 5}
+
+
+@pytest.mark.parametrize(
+    "times", [(2**63, 2**63), (2**64 - 1, 2**64 - 1), (2**32, 2**31), (2**63,)]
+)
+def test_more_calls_than_can_be_counted(times: tuple[int, ...]) -> None:
+    """Refused, not counted modulo something."""
+    w = us.Workload("long")
+    cache = w.add_cache("c", 64)
+    body = ops.sequence(ops.alloc(cache, 0), ops.free(0))
+    for n in times:
+        body = ops.repeat(n, body)
+    w.add_task(body)
+    with pytest.raises(ValueError, match=r"2\^63"):
+        w.check()
+
+
+def test_a_pass_that_works_for_ever_is_no_error() -> None:
+    w = us.Workload("long")
+    w.add_task(ops.repeat(2**64 - 1, ops.repeat(2**64 - 1, ops.work(1))))
+    assert dict(w.counts) == {"allocs": 0, "frees": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -26,12 +27,17 @@ def save(
         np.savez_compressed(file, **arrays)
 
 
+def _opened(path: str | os.PathLike[str] | BinaryIO) -> AbstractContextManager[Any]:
+    return open(path, "rb") if isinstance(path, (str, os.PathLike)) else nullcontext(path)
+
+
 def load(
     path: str | os.PathLike[str] | BinaryIO,
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What :func:`save` wrote; raises TraceFormatError for anything else."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it opened itself and could not read.
+        with _opened(path) as file, np.load(file, allow_pickle=False) as archive:
             about = json.loads(archive["about"].tobytes())
             if about.pop("what") != _WHAT:
                 raise KeyError("what")

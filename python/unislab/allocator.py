@@ -59,9 +59,9 @@ def _flag_bits(flags: str | Iterable[str]) -> int:
     return bits
 
 
-def _bytes(what: str, size: int | str | None) -> int:
-    """A number of bytes that the core takes; 0 for none."""
-    number = 0 if size is None else parse_size(size)
+def _bytes(what: str, size: int | str) -> int:
+    """A number of bytes that the core takes."""
+    number = parse_size(size)
     if number > _MOST_BYTES:
         raise ValueError(f"{what} cannot be {size}: expected at most 2**62 bytes")
     return number
@@ -235,7 +235,7 @@ class Allocator:
         if machine is not None and topology is not None:
             raise ValueError("a machine has its topology: expected machine= or topology=, not both")
         seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
-        budget = _bytes("memory", memory)
+        budget = 0 if memory is None else _bytes("memory", memory)
         if memory is not None and budget == 0:
             raise ValueError("memory cannot be 0: expected a budget in bytes, or None")
         core = core_of(machine)
@@ -248,7 +248,7 @@ class Allocator:
             None if shape is None else shape.cpu_node,
             None if shape is None else shape.cpu_domain,
             budget,
-            _bytes("address_range", address_range),
+            0 if address_range is None else _bytes("address_range", address_range),
             parse_time(purge_delay),
             0 if machine is None else machine.page_size,
             _debug_f(debug),

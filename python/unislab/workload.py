@@ -316,7 +316,7 @@ class Workload:
     def _load(cls, path: str | os.PathLike[str]) -> Workload:
         import json
 
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             about = json.loads(archive["about"].tobytes())
             made = cls(about["name"])
             made.caches = [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -322,3 +324,36 @@ def test_allocators_do_not_meet(make: Make, policy: str) -> None:
             caches[allocs.index(alloc) - 1].free(got)
         cache.free(got)
     assert len({address for address, _ in spans}) == 4
+
+
+def test_fork_while_another_thread_imports_what_it_needs(policy: str) -> None:
+    """NumPy is imported by the first bulk call; a child could not wait for the end of that."""
+    source = f"""
+        import os, sys, threading, time
+        import unislab as us
+        alloc = us.Allocator({policy!r}, address_range="1 GiB")
+        cache = alloc.create_cache("pair", 16)
+        assert "numpy" not in sys.modules
+        work = threading.Thread(target=lambda: cache.free_bulk(cache.alloc_bulk(10)))
+        work.start()
+        while "numpy" not in sys.modules:
+            time.sleep(0)
+        pid = os.fork()
+        if pid == 0:
+            cache.free_bulk(cache.alloc_bulk(10))
+            os._exit(0)
+        work.join()
+        deadline = time.monotonic() + 60
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        if not done:
+            os.kill(pid, 9)
+        alloc.close()
+        sys.exit(0 if done and status == 0 else "the child did not come back")
+    """
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -382,7 +382,7 @@ def test_a_constructor_lives_as_long_as_its_cache(opened: us.Allocator) -> None:
 
 @pytest.mark.parametrize("end", ["close", "destroy"])
 def test_a_finalizer_within_a_call_cannot_end_what_the_call_is_on(
-    opened: us.Allocator, monkeypatch: pytest.MonkeyPatch, end: str
+    opened: us.Allocator, end: str
 ) -> None:
     """The collector runs finalizers wherever something is made: also within our own calls."""
     cache = opened.create_cache("held", 64)
@@ -399,22 +399,23 @@ def test_a_finalizer_within_a_call_cannot_end_what_the_call_is_on(
             except RuntimeError as error:
                 said.append(str(error))
 
-    kept = [Owner() for _ in range(3)]
     threshold = gc.get_threshold()
     gc.collect()
-    gc.set_threshold(1)
+    gc.disable()
     try:
-        kept.clear()
-        slabs, _ = cache._snapshot()
+        Owner()  # garbage from now on, found by the first collection
+        gc.set_threshold(1)
+        gc.enable()
+        rows = cache._tunables()
     finally:
         gc.set_threshold(*threshold)
-    # Where it was the call that made the collector run, it was told so; else all is closed.
-    assert slabs
-    if not cache.alive:
-        assert not said or "already" in said[0] or "destroyed" in said[0]
-        return
-    assert all("cannot" in text for text in said)
-    cache.free_bulk(got)
+        gc.enable()
+    gc.collect()
+    assert rows
+    if sys.version_info < (3, 12):  # later ones collect between calls, where ending is right
+        assert said and all("cannot" in text for text in said)
+    if cache.alive:
+        cache.free_bulk(got)
 
 
 def test_a_constructor_may_use_what_it_served_when_it_goes(policy: str) -> None:

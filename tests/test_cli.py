@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import re
@@ -9,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import unislab as us
+from unislab import _tables as cli_tables
 from unislab import cli
 
 pytestmark = pytest.mark.once
@@ -258,3 +262,34 @@ def test_standard_input_that_is_closed() -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "unislab: <stdin>: is closed; expected the text of a trace\n"
+
+
+@pytest.fixture(scope="module")
+def shown() -> list[Callable[[Console], None]]:
+    """What the commands show on a terminal."""
+    trace = us.datasets.load("tcp_rr")[:10000]
+    compared = us.compare(us.workloads.batch(8, 1024), rounds=3, min_time=0)
+    result = us.run(us.workloads.pair(), min_time=0)
+    tables = cli_tables
+    return [
+        lambda out: tables.show_comparison(compared, out),
+        lambda out: tables.show_result(result, out),
+        lambda out: tables.show_description(trace.describe(), out, rows=None),
+    ]
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 160])
+def test_tables_on_a_narrow_terminal_leave_out_whole_columns(
+    shown: list[Callable[[Console], None]], width: int
+) -> None:
+    """No cell is cut; what is left out is named."""
+    for show in shown:
+        file = io.StringIO()
+        show(Console(file=file, width=width, force_terminal=True, no_color=True, markup=False))
+        text = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+        assert "\N{HORIZONTAL ELLIPSIS}" not in text
+        rules = [line for line in text.splitlines() if set(line.strip()) == {"\u2500"}]
+        assert rules
+        assert all(len(line) <= width for line in rules)
+        assert width > 40 or "No room for" in text
+        assert width < 160 or "No room for" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,13 @@ def test_grids_that_are_none(shape: tuple[int, int, int]) -> None:
 
 
 @once
+@pytest.mark.parametrize("wrong", [None, 5, [0, 1], us.Topology])
+@pytest.mark.parametrize("make", [us.Machine, us.Machine.from_topology])
+def test_a_machine_needs_a_topology(make: Any, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected a unislab\.Topology"):
+        make(wrong)
+
+
 def test_a_machine_is_frozen_and_compares() -> None:
     assert grid(2, 1, 2) == grid(2, 1, 2)
     assert grid(2, 1, 2) != grid(1, 1, 2)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from unislab.comparison import Comparison
@@ -45,6 +46,28 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
     return table
 
 
+def _show(table: Table, out: Console, least: Sequence[str] = ()) -> None:
+    """Print a table; what a terminal has no room for is left out whole, and named.
+
+    ``least`` are heads that go first; then columns go from the right, but never the first two.
+    """
+    gone = []
+    heads = [str(column.header) for column in table.columns]
+    order = [*[head for head in least if head in heads], *heads[:1:-1]]
+    roomy = out.options.update(width=1000)
+    for head in dict.fromkeys(order):
+        needed = Measurement.get(out, roomy, table).maximum
+        if not out.is_terminal or needed <= out.width or len(table.columns) <= 2:
+            break
+        table.columns = [column for column in table.columns if column.header != head]
+        gone.append(" ".join(head.split()))
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"  # what is left is broken, never cut
+    out.print(table)
+    if gone:
+        out.print(f"No room for {', '.join(gone)}: --json has all, a wider terminal too.")
+
+
 def percent(value: float | None) -> str:
     """A share, empty where there is none."""
     return "" if value is None else f"{value:.1%}".replace("%", " %")
@@ -61,7 +84,7 @@ def _size(value: float | None) -> str:
 def show_comparison(comparison: Comparison, out: Console) -> None:
     """The verdict, one row a policy, and why."""
     out.print(comparison.verdict, soft_wrap=not out.is_terminal)
-    out.print(_summary(comparison, out.width))
+    _show(_summary(comparison, out.width), out, _LEAST)
     table = comparison.contributions()
     table = table[table["calls_saved"] != 0].head(3) if len(table) else table
     if len(table):
@@ -71,7 +94,7 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
             f" own stock served (fast), and how many slower ones {first} saves:",
             soft_wrap=not out.is_terminal,
         )
-        out.print(_why(table, comparison))
+        _show(_why(table, comparison), out)
     for note in comparison.notes:
         out.print(f"note: {note}", soft_wrap=True)
     any_result = next(iter(comparison.results.values()))
@@ -92,6 +115,8 @@ _SUMMARY = {
     "metadata": False,
 }
 _WIDE = 116
+#: What goes first where even those find no room.
+_LEAST = ("cold pass", "frees", "fast allocs")
 
 
 def _summary(comparison: Comparison, width: int) -> Table:
@@ -153,10 +178,10 @@ def show_result(result: Result, out: Console, *, caches: int = 8) -> None:
     """Times, counters, memory, and the caches with most calls."""
     out.print(repr(result)[8:-1], soft_wrap=not out.is_terminal)
     rows = [[name, f"{value:,}"] for name, value in result.counters.items() if value]
-    out.print(_table(["counter, of one pass", "calls"], rows))
+    _show(_table(["counter, of one pass", "calls"], rows), out)
     rows = [[name, format_size(value)] for name, value in result.memory.items()]
-    out.print(_table(["memory", "bytes"], rows))
-    out.print(_busiest(result.caches, caches))
+    _show(_table(["memory", "bytes"], rows), out)
+    _show(_busiest(result.caches, caches), out)
     for note in result.notes:
         out.print(f"note: {note}", soft_wrap=True)
     out.print(_where(result), soft_wrap=True)
@@ -232,15 +257,8 @@ def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) ->
     """A DataFrame: index first, numbers to the right."""
     shown = frame if rows is None else frame.head(rows)
     heads = [str(frame.index.name or ""), *map(str, frame.columns)]
-    out.print(
-        _table(
-            heads,
-            (
-                [str(i), *map(_cell, row)]
-                for i, row in zip(shown.index, shown.to_numpy(), strict=True)
-            ),
-        )
-    )
+    lines = zip(shown.index, shown.to_numpy(), strict=True)
+    _show(_table(heads, ([str(i), *map(_cell, row)] for i, row in lines)), out)
     if len(shown) < len(frame):
         out.print(f"and {len(frame) - len(shown)} more rows; --all shows them")
 

@@ -171,6 +171,8 @@ class Machine:
     name: str = field(default="machine", compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.topology, Topology):
+            raise TypeError(f"topology cannot be {self.topology!r}: expected a unislab.Topology")
         _check_counts(smt=self.smt)
         whole("page_size", self.page_size, 4096, 65536, "a power of two, 4096 to 65536")
         if self.topology.cpus % self.smt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ def instructions(source_tree: Path):
     """The counting module of the benchmark."""
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is not installed: instructions cannot be counted")
+    if os.environ.get("UNISLAB_SANITIZE"):
+        pytest.skip("instructions are counted without sanitizers")
     sys.path.insert(0, str(source_tree / "bench"))
     try:
         import instructions

@@ -159,8 +159,9 @@ static void run(struct us_allocator *a, uint64_t now)
         us_reaper_ran(a);
         next = us_reaper_due(a);
     }
+    if (!us_flight_try(a->machine, &f))
+        return;
     atomic_store(&a->next_tick, NEVER);
-    us_flight_enter(a->machine, &f);
     for (c = us_first_cache(a); c; c = c->next) {
         due = tick_cache(c, &f, now);
         next = due < next ? due : next;

@@ -48,7 +48,8 @@ uint64_t us_cache_shrink(struct us_cache *c)
     struct us_flight f;
     uint64_t bytes;
 
-    us_flight_enter(a->machine, &f);
+    if (!us_flight_try(a->machine, &f))
+        return 0;
     bytes = flush_and_shrink(c, &f);
     us_memory_purge(a->memory, &f, us_now(a->machine), true);
     us_flight_leave(&f);
@@ -76,7 +77,8 @@ uint64_t us_cache_expire(struct us_cache *c, int node)
 
     if (!p->expire || node >= (int)c->machine->nnodes)
         return 0;
-    us_flight_enter(c->machine, &f);
+    if (!us_flight_try(c->machine, &f))
+        return 0;
     if (p->expire_begin)
         p->expire_begin(c);
     for (n = 0; n < c->machine->nnodes; n++)
@@ -120,11 +122,12 @@ uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t t
 
     if (!a->policy->expire || node >= (int)a->machine->nnodes || atomic_exchange(&a->expiring, 1))
         return 0;
-    us_flight_enter(a->machine, &f);
-    begin_all(a);
-    for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && bytes < target; stage++)
-        bytes += expire_all(a, &f, node, (enum us_stage)stage, target - bytes, try_only);
-    us_flight_leave(&f);
+    if (us_flight_try(a->machine, &f)) {
+        begin_all(a);
+        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && bytes < target; stage++)
+            bytes += expire_all(a, &f, node, (enum us_stage)stage, target - bytes, try_only);
+        us_flight_leave(&f);
+    }
     atomic_store(&a->last_expired_bytes, bytes);
     atomic_store(&a->expiring, 0);
     return bytes;
@@ -150,7 +153,8 @@ void us_allocator_flush(struct us_allocator *a)
     struct us_flight f;
     struct us_cache *c;
 
-    us_flight_enter(a->machine, &f);
+    if (!us_flight_try(a->machine, &f))
+        return;
     for (c = us_first_cache(a); c; c = c->next)
         us_flush_cache(c, &f, false);
     us_flight_leave(&f);
@@ -161,7 +165,8 @@ uint64_t us_allocator_shrink(struct us_allocator *a)
     struct us_flight f;
     uint64_t bytes;
 
-    us_flight_enter(a->machine, &f);
+    if (!us_flight_try(a->machine, &f))
+        return 0;
     bytes = flush_and_shrink_all(a, &f);
     us_memory_purge(a->memory, &f, us_now(a->machine), true);
     us_flight_leave(&f);

@@ -152,14 +152,23 @@ static void nothing_to_flush(struct us_cache *c, struct us_flight *f, unsigned c
     (void)try_only;
 }
 
-static uint64_t nothing_to_shrink(struct us_cache *c, struct us_flight *f, unsigned node,
-                                  bool try_only)
+/* Blocks that handlers freed while everything was stopped, on one node. */
+static uint64_t take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node,
+                                 bool try_only)
 {
-    (void)c;
-    (void)f;
-    (void)node;
-    (void)try_only;
-    return 0;
+    const struct us_allocator *a = c->owner;
+    void *block = f->nested ? NULL : us_deferred_take(c, node);
+    uint64_t bytes = 0;
+
+    (void)try_only; /* waits for no more than any free */
+    while (block) {
+        struct us_slab *s = us_cache_slab(c, block);
+
+        block = *(void **)block;
+        bytes += us_slab_bytes(a, s);
+        us_slab_release(c, f, s);
+    }
+    return bytes;
 }
 
 static void nothing_to_see(struct us_cache *c, const struct us_visitor *v)
@@ -178,7 +187,11 @@ static void release(struct us_cache *c, struct us_slab *s)
         us_refuse(c, us_slab_base(c->slabs, s), US_MISUSE_DOUBLE_FREE);
         return;
     }
-    us_flight_enter(a->machine, &f);
+    if (!us_flight_try(a->machine, &f)) {
+        us_stat_add(c, us_cpu_now(a->machine), US_FREE_SLOW, 1);
+        us_defer_free(c, us_slab_base(c->slabs, s));
+        return;
+    }
     us_stat_add(c, us_cpu_now(a->machine), US_FREE_SLOW, 1);
     us_slab_release(c, &f, s);
     us_flight_leave(&f);
@@ -237,7 +250,7 @@ bool us_large_create(struct us_allocator *a, struct us_error *e)
         .alloc_bulk = no_objects,
         .free_bulk = large_free_bulk,
         .flush_cpu = nothing_to_flush,
-        .shrink = nothing_to_shrink,
+        .shrink = take_in_deferred,
         .visit = nothing_to_see,
     };
     a->large_policy = p;
@@ -278,9 +291,11 @@ static void *large_alloc(struct us_allocator *a, size_t size, unsigned flags, in
 
     if (size > largest)
         return NULL;
-    us_flight_enter(a->machine, &f);
+    if (!us_flight_try(a->machine, &f))
+        return NULL;
     cpu = us_cpu_now(a->machine);
     near = node < 0 ? us_node_of_cpu(a->machine, cpu) : (unsigned)node;
+    take_in_deferred(a->large, &f, near, true);
     s = us_slab_new_large(a->large, &f, us_large_order(a, size), near, flags & ~(unsigned)US_ZERO);
     if (s)
         us_stat_add(a->large, cpu, US_ALLOC_SLOW, 1);

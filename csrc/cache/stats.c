@@ -137,10 +137,12 @@ void us_cache_stats(struct us_cache *c, bool exact, uint64_t *values)
 
     if (exact)
         us_allocator_stop(a, &f);
+    us_mark_thread();
     if (us_lock_take(&f, &c->stats_lock)) {
         read_all(c, exact, rows, values);
         us_lock_drop(&f, &c->stats_lock);
     }
+    us_unmark_thread();
     if (exact)
         us_allocator_resume(a, &f);
 }

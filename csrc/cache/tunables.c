@@ -349,7 +349,8 @@ static int64_t shown_value(struct us_cache *c, const struct us_tunable *t)
 
     if (!t->get)
         return __atomic_load_n(&c->tunable[t - c->policy->tunables], __ATOMIC_RELAXED);
-    us_flight_enter(c->machine, &f);
+    if (!us_flight_try(c->machine, &f))
+        return 0;
     value = t->get(c);
     us_flight_leave(&f);
     return value;

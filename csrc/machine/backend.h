@@ -12,7 +12,7 @@ struct us_thread {
     struct us_flight *flight; /* innermost */
     struct us_flight *frame;  /* counts for the flights that begin while there is none */
     unsigned gates;           /* flights among them that shut a gate */
-    unsigned slots;           /* slot locks of the fallback held right now */
+    unsigned slots;           /* slot locks of the fallback held right now, and other marks */
 #ifdef US_CHECK
     unsigned nheld;
     uint8_t held[24]; /* classes of locks held, in the order taken */

@@ -4,8 +4,9 @@
  * thread. Fork-prepare, destroy, resize, exact validate and exact statistics shut the gate, wait
  * until nobody is in flight, work alone, and open it. A thread that finds its own mark set (it is a
  * signal handler that interrupted a slow path) is *nested*: it does not stop at the gate and only
- * try-locks, and while the gate is shut even that fails, so that who works alone is alone. Waiting
- * at the gate is done holding nothing.
+ * try-locks, and while the gate is shut even that fails, so that who works alone is alone; what it
+ * would look at may be gone by then, so it asks first (us_flight_try). Waiting at the gate is done
+ * holding nothing.
  *
  * A *frame* lets nobody stop the machine between one slow path and the next: the checks of debug
  * caches change an object's bit and its stock in two steps that must be seen as one. It passes the
@@ -30,11 +31,16 @@ struct us_flight {
     uint32_t byte_locks;     /* byte locks taken, told to the CPU at the end */
     bool nested;             /* began inside another slow path: waits for nothing */
     bool counted;            /* now, on its machine; not if its frame or one around it is */
+    bool out;                /* began while somebody works alone: see us_flight_try */
     bool gate;               /* the one that shut the gate */
 };
 
 void us_flight_enter(struct us_machine *machine, struct us_flight *flight);
 void us_flight_leave(struct us_flight *flight);
+/* The same for what a signal handler may call. False, and nothing entered: it interrupted a thread
+ * that nobody waits for, and the machine is stopped. Who works alone may have everything in pieces:
+ * not even a pointer to a queue may be followed. */
+bool us_flight_try(struct us_machine *machine, struct us_flight *flight);
 /* Leaves the count for the time of a call into the embedder (a constructor in Python). */
 void us_flight_suspend(struct us_flight *flight);
 void us_flight_resume(struct us_flight *flight);
@@ -43,6 +49,11 @@ void us_flight_resume(struct us_flight *flight);
  * machine, nothing may be waited for but locks that slow paths take. */
 void us_frame_enter(struct us_machine *machine, struct us_flight *frame);
 void us_frame_leave(struct us_flight *frame);
+
+/* Around a lock that is held outside of slow paths, as readers of statistics do: a signal handler
+ * that comes between is nested, for it must not wait at the gate for who waits for that lock. */
+void us_mark_thread(void);
+void us_unmark_thread(void);
 
 /* Shuts the gate and waits for zero in flight. The caller is then the only slow path; its own
  * flight (already nested-safe) is filled in `flight` and must be ended by us_gate_open. Two

@@ -174,6 +174,18 @@ struct us_flight *us_flight_current(void)
     return us_thread()->flight;
 }
 
+void us_mark_thread(void)
+{
+    us_thread()->slots++;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+void us_unmark_thread(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    us_thread()->slots--;
+}
+
 #ifdef US_CHECK
 /* An attempt (ordered = false) cannot deadlock and may go against the order. A signal handler
  * finishes between any two steps here and leaves the stack as it was. */

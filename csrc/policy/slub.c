@@ -247,7 +247,10 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
 
     if (!object || !known_object(c, s, object))
         return;
-    us_flight_enter(c->machine, &f);
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f))) {
+        us_defer_free(c, object);
+        return;
+    }
     us_slub_check_deferred(c, &f, s->node);
     if (!push_again(c, &f, s, object) && !put(c, &f, us_cpu_now(c->machine), s, object))
         us_defer_free(c, object);
@@ -447,7 +450,8 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
     struct ask a = {.c = c, .f = &f, .flags = flags, .node = node};
     void *object;
 
-    us_flight_enter(c->machine, &f);
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
+        return NULL;
     a.cpu = us_cpu_now(c->machine);
     if (US_UNLIKELY(!us_local_populated(&c->local, a.cpu)))
         populate(c, &f, a.cpu);

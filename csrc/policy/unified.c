@@ -47,7 +47,7 @@ static bool region_open(const struct us_cache *c, unsigned cpu)
            __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
 }
 
-/* Frees of signal handlers that could not lock: they reach their slabs now. */
+/* Frees of signal handlers that could not lock, counted then: they reach their slabs now. */
 static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
 {
     void *object = us_deferred_take(c, node);
@@ -57,13 +57,12 @@ static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, un
         void *next = *(void **)object;
 
         us_deferred_restore(c, object);
-        us_count(c, cpu, US_UNIFIED_FREE_SLOWPATH);
         us_unified_drain(c, f, cpu, &object, 1);
         object = next;
     }
 }
 
-static void check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
 {
     if (US_UNLIKELY(!f->nested &&
                     atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
@@ -99,12 +98,13 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
         us_unified_drain(c, f, cpu, object, n);
 }
 
-static uint32_t refill_size(const struct us_cache *c, unsigned cpu)
+/* A signal handler takes no more than it needs: it may find nowhere to put the rest. */
+static uint32_t refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu)
 {
     const struct us_unified *st = us_unified_of(c);
     const struct us_ring *ring = us_local_ring(&c->local, cpu);
 
-    if (!ring || !region_open(c, cpu))
+    if (f->nested || !ring || !region_open(c, cpu))
         return 1;
     if (st->batch > US_UNIFIED_BOUNCE && !us_ring_touched(ring))
         return US_UNIFIED_BOUNCE;
@@ -197,7 +197,7 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
         return object;
     if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
         us_unified_populate(c, f, cpu);
-    return refill(c, f, cpu, flags, refill_size(c, cpu));
+    return refill(c, f, cpu, flags, refill_size(c, f, cpu));
 }
 
 /* From the slabs of another node: the caller's object, and more for the alien queue. */
@@ -252,10 +252,18 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
         us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
         return object;
     }
+    if (f->nested)
+        return refill_alien(c, f, cpu, node, flags, 1);
     return refill_alien(c, f, cpu, node, flags, a->capacity < st->queue ? a->capacity : st->queue);
 }
 
 static bool free_one(struct us_cache *c, struct us_flight *f, void *object);
+
+static void defer(struct us_cache *c, void *object)
+{
+    us_count(c, us_cpu_now(c->machine), US_UNIFIED_FREE_SLOWPATH);
+    us_defer_free(c, object);
+}
 
 /* The thread moved to another node before it took `object`: that goes back, and one of the node it
  * was to be of comes as from afar. */
@@ -263,7 +271,7 @@ static US_COLD void *on_this_node(struct us_cache *c, struct us_flight *f, unsig
                                   unsigned flags, void *object)
 {
     if (!free_one(c, f, object))
-        us_defer_free(c, object);
+        defer(c, object);
     return alloc_alien(c, f, us_cpu_now(c->machine), node, flags);
 }
 
@@ -273,10 +281,11 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
     unsigned cpu, local;
     void *object;
 
-    us_flight_enter(c->machine, &f);
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
+        return NULL;
     cpu = us_cpu_now(c->machine);
     local = us_node_of_cpu(c->machine, cpu);
-    check_deferred(c, &f, node < 0 ? local : (unsigned)node);
+    us_unified_check_deferred(c, &f, node < 0 ? local : (unsigned)node);
     if (node < 0 || (unsigned)node == local)
         object = alloc_local(c, &f, cpu, flags);
     else
@@ -398,7 +407,7 @@ static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
 
     if (f->nested) /* a signal handler leaves the queues alone when their locks may be busy */
         return us_local_push(&c->local, f, object, &cpu) == US_LOCAL_OK;
-    check_deferred(c, f, node);
+    us_unified_check_deferred(c, f, node);
     for (tries = 0; tries < 2; tries++) {
         if (us_node_of_cpu(c->machine, cpu) != node)
             return free_alien(c, f, cpu, node, object);
@@ -426,9 +435,12 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
         us_report_misuse(c, US_MISUSE_OUTSIDE, object);
         return;
     }
-    us_flight_enter(c->machine, &f);
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f))) {
+        defer(c, object);
+        return;
+    }
     if (!free_one(c, &f, object))
-        us_defer_free(c, object);
+        defer(c, object);
     us_flight_leave(&f);
 }
 

@@ -199,6 +199,9 @@ struct us_unified_sizes us_unified_sizes_of(const struct us_cache *c);
 enum us_status us_unified_resize(struct us_cache *c, struct us_flight *f,
                                  const struct us_unified_sizes *wish, struct us_error *e);
 
+/* unified.c: frees that signal handlers had to leave behind go to their slabs. */
+void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
+
 /* unified_adapt.c */
 uint64_t us_unified_adapt_period(const struct us_cache *c);
 bool us_unified_wants_adapt(struct us_cache *c);

@@ -103,6 +103,8 @@ uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned n, 
     struct us_unified_node *node = &us_unified_of(c)->node[n];
     struct us_slab *empty;
 
+    if (!try_only)
+        us_unified_check_deferred(c, f, n);
     if (!lock_node(f, node, try_only))
         return 0;
     empty = take_empty(node);

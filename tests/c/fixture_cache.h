@@ -104,7 +104,8 @@ static inline void fixture_balance(struct us_allocator *a)
         us_cache_account(c, &one);
         CHECK_EQ(one.reserved, one.live + one.queued + one.free_in_slabs + one.waste);
         CHECK_EQ(one.objects, one.live_objects + one.queued_objects + one.free_objects);
-        CHECK_EQ(fixture_allocs(c) - fixture_frees(c), one.live_objects);
+        if (!CHECK_EQ(fixture_allocs(c) - fixture_frees(c), one.live_objects))
+            fprintf(stderr, "  cache %s under %s\n", c->name, c->policy->name);
         REQUIRE(us_cache_validate(c, &v, NULL) == US_OK);
         if (v.errors)
             fprintf(stderr, "cache %s: %s\n", c->name, v.text);

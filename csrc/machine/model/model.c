@@ -165,6 +165,12 @@ void us_flight_enter(struct us_machine *m, struct us_flight *f)
     atomic_fetch_add_explicit(&m->cpu[f->counted_cpu].in_flight, 1, memory_order_relaxed);
 }
 
+bool us_flight_try(struct us_machine *m, struct us_flight *f)
+{
+    us_flight_enter(m, f);
+    return true;
+}
+
 void us_flight_leave(struct us_flight *f)
 {
     if (us_thread()->flight != f)

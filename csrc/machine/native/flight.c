@@ -72,10 +72,13 @@ static void count_nested(struct us_flight *f)
     while (around != NULL && !(around->machine == f->machine && is_counted(around)))
         around = around->outer;
     f->counted_cpu = us_cpu_now(f->machine);
-    if (around != NULL)
+    if (around != NULL) {
+        f->out = around->out;
         return;
+    }
     atomic_fetch_add(&f->machine->cpu[f->counted_cpu].in_flight, 1);
     f->counted = true;
+    f->out = atomic_load(&f->machine->gate) != 0; /* shut before: its owner may be alone by now */
 }
 
 void us_flight_enter(struct us_machine *m, struct us_flight *f)
@@ -111,6 +114,15 @@ static void leave(struct us_flight *f, uint64_t flight)
 void us_flight_leave(struct us_flight *f)
 {
     leave(f, f->counted);
+}
+
+bool us_flight_try(struct us_machine *m, struct us_flight *f)
+{
+    us_flight_enter(m, f);
+    if (US_LIKELY(!f->out))
+        return true;
+    us_flight_leave(f);
+    return false;
 }
 
 void us_frame_enter(struct us_machine *m, struct us_flight *f)

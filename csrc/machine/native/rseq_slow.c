@@ -30,16 +30,17 @@ static void count(_Atomic uint64_t *where, uint64_t n)
 }
 
 /* Records what the count of pops was. In a flight, since a resize takes rings away. */
-static void fold(struct us_local *l, unsigned cpu)
+static bool fold(struct us_local *l, unsigned cpu)
 {
     struct us_flight f;
     const bool enter = us_flight_current() == NULL;
 
-    if (enter)
-        us_flight_enter(l->machine, &f);
+    if (enter && !us_flight_try(l->machine, &f))
+        return false;
     us_local_fold(l, cpu);
     if (enter)
         us_flight_leave(&f);
+    return true;
 }
 
 /* Pops on whichever CPU this is. Before the count wraps, what it was is recorded. */
@@ -51,8 +52,7 @@ static int take_hot(struct us_local *l, struct us_batch *b)
         b->cpu = us_cpu_now(l->machine);
         b->wrap = 0;
         done = us_seq_take_hot(b);
-        if (done == US_SEQ_WRAPS) {
-            fold(l, (unsigned)b->cpu);
+        if (done == US_SEQ_WRAPS && fold(l, (unsigned)b->cpu)) {
             b->wrap = 1;
             done = us_seq_take_hot(b);
         }

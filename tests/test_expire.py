@@ -263,7 +263,7 @@ def test_two_passes_that_find_nothing_are_the_end(
     idle = 0
     while idle < 2:
         idle = 0 if expire() else idle + 1
-    assert policy == "slub" or queued(cache) == 0  # SLUB has no ageing at all
+    assert policy.startswith("slub") or queued(cache) == 0  # SLUB has no ageing at all
     before = opened.account()["reserved"]
     assert expire() == 0
     assert opened.account()["reserved"] == before
@@ -312,4 +312,4 @@ def test_expire_under_every_policy(opened: us.Allocator, policy: str) -> None:
     total = sum(opened.expire() for _ in range(8))
     assert total == opened.stats(exact=True)["expire_objects"] * 64
     # Unified ages the 64 queued objects, 60 and 4; SLUB has no ageing at all.
-    assert total == {"unified": 64 * 64, "slub": 0}[policy]
+    assert total == {"unified": 64 * 64}.get(policy, 0)

@@ -28,6 +28,11 @@ RESIZES = {
         ("min_partial", [5, 10]),
     ],
     "slub": [("min_partial", [5, 10]), ("remote_node_defrag_ratio", [0, 50, 100])],
+    "slub-thrash": [
+        ("mode", ["off", "ratio", "mostfree"]),
+        ("slab_thrash_ratio", [0, 25, 100]),
+        ("remote_node_defrag_ratio", [0, 100]),
+    ],
 }
 
 

@@ -5,10 +5,12 @@
 
 extern const struct us_policy us_policy_unified;
 extern const struct us_policy us_policy_slub;
+extern const struct us_policy us_policy_slub_thrash;
 
 static const struct us_policy *const policies[] = {
     &us_policy_unified,
     &us_policy_slub,
+    &us_policy_slub_thrash,
 };
 
 const struct us_policy *us_policy_at(unsigned i)

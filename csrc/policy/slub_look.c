@@ -1,5 +1,5 @@
 /* slub_look.c - what a slub cache holds, for accounts, validation and pictures. */
-#include "policy/slub_slab.h"
+#include "policy/slub.h"
 
 #define VISIT_CHUNK 256u
 
@@ -31,7 +31,7 @@ static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsig
     void **object = chunk;
     uint32_t at = 0, most = VISIT_CHUNK;
 
-    us_slub_walk(c, s, &size);
+    us_slab_walk_local(c, s, &size);
     size = size < us_slab_objects(s) - s->free ? size : us_slab_objects(s) - s->free;
     if (size > VISIT_CHUNK && (object = us_meta_alloc(mem, size * sizeof(*object))) != NULL)
         most = size;
@@ -56,13 +56,13 @@ void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
         struct us_list *list = c->local.region[cpu] ? us_local_word(&c->local, cpu, 0) : NULL;
 
         if (list)
-            visit_cpu_slab(c, v, cpu, us_slub_slab_of_list(list));
+            visit_cpu_slab(c, v, cpu, us_slab_of_list(list));
     }
     for (n = 0; n < c->machine->nnodes; n++) {
         struct us_slab *s;
         uint64_t position = 0;
 
-        for (s = st->node[n].partial.first; s; s = s->next)
+        for (s = st->node[n].slabs.first; s; s = s->next)
             v->listed(v->context, s, n, "partial", position++);
     }
 }

@@ -1,4 +1,4 @@
-/* slub_tunables.c - what SLUB decides about a cache before its first slab, and its tables. */
+/* slub_tunables.c - what SLUB decides about a cache before its first slab, and its tunables. */
 #include <stdio.h>
 
 #include "policy/slub.h"
@@ -214,13 +214,7 @@ const uint32_t *us_slub_general_sizes(const struct us_machine *m)
 
 /* ---- tunables ------------------------------------------------------------------------ */
 
-static const struct us_choice epochs[] = {
-    {"2.6.25", US_SLUB_2_6_25},
-    {"2.6.32", US_SLUB_2_6_32},
-    {NULL, 0},
-};
-
-static const struct us_choice rules[] = {
+const struct us_choice us_slub_rules[] = {
     {"4*(fls+1)", US_SLUB_RULE_DEFAULT},
     {"8+(1+fls)*4", US_SLUB_RULE_8_1},
     {"8+(2+fls)*4", US_SLUB_RULE_8_2},
@@ -228,8 +222,8 @@ static const struct us_choice rules[] = {
     {NULL, 0},
 };
 
-static enum us_status set_min_partial(struct us_cache *c, struct us_flight *f, int64_t value,
-                                      struct us_error *e)
+enum us_status us_slub_set_min_partial(struct us_cache *c, struct us_flight *f, int64_t value,
+                                       struct us_error *e)
 {
     (void)f;
     if (check_min_partial(c, value, e) != US_OK)
@@ -239,8 +233,8 @@ static enum us_status set_min_partial(struct us_cache *c, struct us_flight *f, i
     return US_OK;
 }
 
-static enum us_status set_defrag_ratio(struct us_cache *c, struct us_flight *f, int64_t value,
-                                       struct us_error *e)
+enum us_status us_slub_set_defrag_ratio(struct us_cache *c, struct us_flight *f, int64_t value,
+                                        struct us_error *e)
 {
     (void)f;
     (void)e;
@@ -249,8 +243,8 @@ static enum us_status set_defrag_ratio(struct us_cache *c, struct us_flight *f, 
     return US_OK;
 }
 
-static enum us_status set_prefetch(struct us_cache *c, struct us_flight *f, int64_t value,
-                                   struct us_error *e)
+enum us_status us_slub_set_prefetch(struct us_cache *c, struct us_flight *f, int64_t value,
+                                    struct us_error *e)
 {
     (void)f;
     (void)e;
@@ -259,8 +253,8 @@ static enum us_status set_prefetch(struct us_cache *c, struct us_flight *f, int6
     return US_OK;
 }
 
-static enum us_status set_order(struct us_cache *c, struct us_flight *f, int64_t value,
-                                struct us_error *e)
+enum us_status us_slub_set_order(struct us_cache *c, struct us_flight *f, int64_t value,
+                                 struct us_error *e)
 {
     enum us_status status = check_order(c, value, e);
 
@@ -270,43 +264,43 @@ static enum us_status set_order(struct us_cache *c, struct us_flight *f, int64_t
     return status;
 }
 
-static int64_t get_order(struct us_cache *c)
+int64_t us_slub_get_order(struct us_cache *c)
 {
     return c->geometry.order;
 }
 
-static int64_t get_objs_per_slab(struct us_cache *c)
+int64_t us_slub_get_objs_per_slab(struct us_cache *c)
 {
     return c->geometry.objects;
 }
 
-static int64_t get_slab_size(struct us_cache *c)
+int64_t us_slub_get_slab_size(struct us_cache *c)
 {
     return (int64_t)c->geometry.stride;
 }
 
-static int64_t get_object_size(struct us_cache *c)
+int64_t us_slub_get_object_size(struct us_cache *c)
 {
     return (int64_t)c->size;
 }
 
-static int64_t get_align(struct us_cache *c)
+int64_t us_slub_get_align(struct us_cache *c)
 {
     return (int64_t)c->geometry.align;
 }
 
-static int64_t get_partial(struct us_cache *c)
+int64_t us_slub_get_partial(struct us_cache *c)
 {
     const struct us_slub *st = us_slub_of(c);
     uint64_t total = 0;
     unsigned n;
 
     for (n = 0; n < c->machine->nnodes; n++)
-        total += atomic_load_explicit(&st->node[n].nr_partial, memory_order_relaxed);
+        total += us_partial_length(&st->node[n]);
     return (int64_t)total;
 }
 
-static int64_t get_cpu_slabs(struct us_cache *c)
+int64_t us_slub_get_cpu_slabs(struct us_cache *c)
 {
     int64_t total = 0;
     unsigned cpu;
@@ -326,40 +320,12 @@ static int64_t sum_nodes(const struct us_cache *c, _Atomic uint64_t *per_node)
     return (int64_t)total;
 }
 
-static int64_t get_slabs(struct us_cache *c)
+int64_t us_slub_get_slabs(struct us_cache *c)
 {
     return sum_nodes(c, c->nr_slabs);
 }
 
-static int64_t get_total_objects(struct us_cache *c)
+int64_t us_slub_get_total_objects(struct us_cache *c)
 {
     return sum_nodes(c, c->nr_objects);
 }
-
-const struct us_tunable us_slub_tunables[] = {
-#define US_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, help_) \
-    [US_SLUB_T_##id] = {.name = name_,                                                  \
-                        .unit = unit_,                                                  \
-                        .help = help_,                                                  \
-                        .min = min_,                                                    \
-                        .max = max_,                                                    \
-                        .def = def_,                                                    \
-                        .flags = flags_,                                                \
-                        .choices = choices_,                                            \
-                        .get = get_,                                                    \
-                        .set = set_},
-    US_SLUB_TUNABLES(US_ROW)
-#undef US_ROW
-};
-
-const struct us_counter us_slub_counters[] = {
-#define US_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
-    [US_SLUB_##id] = {.name = name_,                              \
-                      .help = help_,                              \
-                      .feeds = feeds_,                            \
-                      .less = less_,                              \
-                      .source = source_,                          \
-                      .hidden = hidden_},
-    US_SLUB_COUNTERS(US_ROW)
-#undef US_ROW
-};

@@ -12,10 +12,12 @@
  *   descriptor, one line:
  *     0  local.head  local.count   the list of the CPU that owns the slab (list policies)
  *    16  bitmap | freelist         objects free in the slab
- *    24  cache
- *    32  next  prev                links of the list the slab is on
- *    48  free   installed          objects free in the slab; objects handed to the CPU at install
- *    56  shape  node  state  lock  objects | order << 24; enum us_slab_state; byte lock
+ *    24  free  node  state  lock   how many those are; enum us_slab_state; byte lock
+ *    32  cache
+ *    40  next  prev                links of the list the slab is on
+ *    56  shape                     objects | order << 24
+ *
+ * The words at 16 and 24 can be changed together by one exchange (slab/exchange.h).
  */
 #ifndef US_SLAB_H
 #define US_SLAB_H
@@ -33,6 +35,8 @@ enum us_slab_state {
     US_SLAB_LARGE = 4,    /* a large kmalloc, one object */
     US_SLAB_BAD = 8,      /* misuse was seen: objects may be out of circulation */
     US_SLAB_PRIVATE = 16, /* being made or unmade: on no list, no object handed out */
+    /* Its free list led astray: on no list, owned by no CPU, its free objects only counted. */
+    US_SLAB_ISOLATED = 32,
 };
 
 struct us_slab {
@@ -41,14 +45,25 @@ struct us_slab {
         uint64_t bitmap;
         void *freelist;
     };
+    union {
+        struct {
+            uint32_t free;
+            uint16_t node;
+            _Atomic uint8_t state;
+            _Atomic uint8_t lock;
+        };
+        uint64_t counters; /* all four at once */
+    };
     struct us_cache *cache;
-    struct us_slab *next, *prev;
-    uint32_t free;
-    uint32_t installed;
+    struct us_slab *next;
+    union {
+        struct us_slab *prev;
+        struct { /* on a chain that one CPU owns: from this slab to its end */
+            uint32_t slabs, objects;
+        } chain;
+    };
     uint32_t shape;
-    uint16_t node;
-    _Atomic uint8_t state;
-    _Atomic uint8_t lock;
+    uint32_t spare;
 };
 _Static_assert(sizeof(struct us_slab) == 64, "a descriptor is one line");
 

@@ -114,7 +114,7 @@ static void an_allocation_that_cannot_have_the_list_fails_and_leaves_nothing(voi
 {
     struct scene s = scene_open(&slub_one_node, false);
     void *object[N], *got;
-    struct us_slub_node *node = us_slub_of(s.c)->node;
+    struct us_partial *node = us_slub_of(s.c)->node;
     struct us_flight f;
 
     on_cpu(&s, 0);

@@ -1,0 +1,356 @@
+/* slub_paths.c - what every SLUB has: fast paths, the way into a slow path, a cache's life.
+ *
+ * The CPU's word. The region's word 0 names the CPU slab's descriptor; head and count of its
+ * freelist lie in the descriptor and are committed in one store there, so (page, freelist) never
+ * come apart. A slow path detaches the word, which makes the descriptor its own, works, and
+ * installs a descriptor again. In between it may have been moved to another CPU, or another thread
+ * may have installed a slab: the originals have interrupts off there, all but around the page
+ * provider.
+ *
+ * Price. The fast path pays two instructions for its statistics: the sum that makes the count word
+ * and its half of the paired store. `prefetch` is a second pair of entries, so that 0 costs
+ * nothing.
+ */
+#include "policy/slub_slab.h"
+
+bool us_slub_region_open(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_local *l = &c->local;
+
+    if (l->mode == US_MODE_CONTROL)
+        return us_local_populated(l, cpu);
+    return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
+           __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
+}
+
+/* ---- slow paths ---------------------------------------------------------------------- */
+
+static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+{
+    char *object = us_deferred_take(c, node);
+
+    while (object) {
+        char *next = *(char **)object;
+
+        us_deferred_restore(c, object);
+        if (!us_slub_of(c)->paths->put(c, f, us_cpu_now(c->machine), us_cache_slab(c, object),
+                                       object))
+            us_defer_free(c, object);
+        object = next;
+    }
+}
+
+void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+{
+    if (US_UNLIKELY(!f->nested &&
+                    atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
+        take_in_deferred(c, f, node);
+}
+
+/* The push again, for fast paths that were interrupted too often. */
+static bool push_again(struct us_cache *c, struct us_flight *f, struct us_slab *s, void *object)
+{
+    unsigned cpu = us_cpu_now(c->machine);
+
+    if (!(us_slab_state(s) & US_SLAB_FROZEN) || c->local.mode == US_MODE_CONTROL ||
+        us_local_word(&c->local, cpu, 0) != &s->local)
+        return false;
+    return us_local_list_push(&c->local, f, 0, &s->local, object, &cpu) == US_LOCAL_OK;
+}
+
+static US_NOINLINE void free_slow(struct us_cache *c, void *object)
+{
+    struct us_slab *s = us_cache_slab(c, object);
+    struct us_flight f;
+
+    if (!object || !us_slab_knows(c, s, object))
+        return;
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f))) {
+        us_defer_free(c, object);
+        return;
+    }
+    us_slub_check_deferred(c, &f, s->node);
+    if (!push_again(c, &f, s, object) &&
+        !us_slub_of(c)->paths->put(c, &f, us_cpu_now(c->machine), s, object))
+        us_defer_free(c, object);
+    us_flight_leave(&f);
+}
+
+static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
+{
+    struct us_flight f;
+    struct us_slub_ask a = {.c = c, .f = &f, .flags = flags, .node = node};
+    void *object;
+
+    if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
+        return NULL;
+    a.cpu = us_cpu_now(c->machine);
+    if (US_UNLIKELY(!us_local_populated(&c->local, a.cpu)))
+        us_words_populate(c, &f, a.cpu);
+    a.home = node < 0 ? us_node_of_cpu(c->machine, a.cpu) : (unsigned)node;
+    a.pinned = node >= 0 || (flags & US_THISNODE);
+    us_slub_check_deferred(c, &f, a.home);
+    object = us_slub_of(c)->paths->allocate(&a);
+    us_flight_leave(&f);
+    return object;
+}
+
+struct us_slab *us_slub_elsewhere(const struct us_slub_ask *a,
+                                  struct us_slab *(*visit)(const struct us_slub_ask *a,
+                                                           struct us_partial *p))
+{
+    const struct us_slub *st = us_slub_of(a->c);
+    const unsigned nnodes = a->c->machine->nnodes;
+    unsigned d, side;
+
+    if (a->pinned || nnodes == 1 || st->defrag_threshold == 0 ||
+        us_random(a->c->machine) % 1024 > st->defrag_threshold)
+        return NULL;
+    for (d = 1; d < nnodes; d++) {
+        for (side = 0; side < 2; side++) {
+            const unsigned n = side ? a->home - d : a->home + d; /* wraps below 0 */
+            struct us_slab *s;
+
+            if (n >= nnodes || us_partial_length(&st->node[n]) <= st->min_partial)
+                continue;
+            s = visit(a, &st->node[n]);
+            if (s)
+                return s;
+        }
+    }
+    return NULL;
+}
+
+struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback)
+{
+    struct us_slab *s = us_slab_new(a->c, a->f, a->home, a->flags, fallback);
+
+    a->cpu = us_cpu_now(a->c->machine);
+    return s;
+}
+
+/* ---- entries ------------------------------------------------------------------------- */
+
+US_INLINE void *slub_alloc_path(struct us_cache *c, enum us_mode mode)
+{
+    void *object;
+
+    if (US_LIKELY(us_fast_list_pop(&c->local, mode, 0, c->local.link, &object)))
+        return object;
+    return alloc_slow(c, 0, US_ANY_NODE);
+}
+
+US_INLINE void slub_free_path(struct us_cache *c, void *object, enum us_mode mode)
+{
+    /* No slab gives NULL, which no word ever names. */
+    struct us_list *owner = (struct us_list *)us_cache_slab(c, object);
+
+    if (US_LIKELY(us_fast_list_push(&c->local, mode, 0, c->local.link, owner, object)))
+        return;
+    free_slow(c, object);
+}
+
+US_LOCAL_ENTRIES(slub)
+
+/* The object's link still names the next free object: its line is fetched outside the sequence. */
+US_INLINE void *slub_prefetch_alloc_path(struct us_cache *c, enum us_mode mode)
+{
+    const ptrdiff_t link = c->local.link;
+    void *object;
+
+    if (US_LIKELY(us_fast_list_pop(&c->local, mode, 0, link, &object))) {
+        const char *next = *(char *const *)((const char *)object + link);
+
+        __builtin_prefetch(next + link);
+        return object;
+    }
+    return alloc_slow(c, 0, US_ANY_NODE);
+}
+
+US_INLINE void slub_prefetch_free_path(struct us_cache *c, void *object, enum us_mode mode)
+{
+    slub_free_path(c, object, mode);
+}
+
+US_LOCAL_ENTRIES(slub_prefetch)
+
+static const struct us_cache_head *entries_of(const struct us_cache *c)
+{
+    return (c->tunable[US_SLUB_T_PREFETCH] ? slub_prefetch_entries : slub_entries) + c->local.mode;
+}
+
+/* Entries of a layer above, checks for one, stay where they stand. */
+void us_slub_choose_entries(struct us_cache *c)
+{
+    void *(*const alloc)(struct us_cache *) = c->head.alloc;
+    const enum us_mode mode = c->local.mode;
+
+    if (alloc == slub_entries[mode].alloc || alloc == slub_prefetch_entries[mode].alloc)
+        __atomic_store_n(&c->head.alloc, entries_of(c)->alloc, __ATOMIC_RELAXED);
+}
+
+/* A pop from the CPU's freelist if that is of the node. */
+static void *pop_of_node(struct us_cache *c, unsigned node)
+{
+    unsigned cpu = us_cpu_now(c->machine);
+    struct us_list *list;
+    void *object;
+
+    if (c->local.mode == US_MODE_CONTROL)
+        return NULL;
+    list = us_local_word(&c->local, cpu, 0);
+    if (!list || us_slab_of_list(list)->node != node ||
+        us_local_list_pop(&c->local, NULL, 0, &object, &cpu) != US_LOCAL_OK)
+        return NULL;
+    if (us_node_of(&c->slabs->range, object) == node)
+        return object;
+    c->policy->entries[c->local.mode].free(c, object); /* another slab came between look and pop */
+    return NULL;
+}
+
+static void *slub_alloc_node(struct us_cache *c, unsigned flags, int node)
+{
+    unsigned cpu;
+    void *object;
+
+    if (node < 0) {
+        if (c->local.mode != US_MODE_CONTROL &&
+            us_local_list_pop(&c->local, NULL, 0, &object, &cpu) == US_LOCAL_OK)
+            return object;
+    } else {
+        object = pop_of_node(c, (unsigned)node);
+        if (object)
+            return object;
+    }
+    return alloc_slow(c, flags, node);
+}
+
+static size_t slub_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+{
+    void *(*const plain)(struct us_cache *) = entries_of(c)->alloc;
+    const bool simple = node < 0 && flags == 0;
+    size_t got;
+
+    for (got = 0; got < n; got++) {
+        out[got] = simple ? plain(c) : slub_alloc_node(c, flags, node);
+        if (!out[got])
+            break;
+    }
+    return got;
+}
+
+static void slub_free_bulk(struct us_cache *c, size_t n, void *const *object)
+{
+    void (*const plain)(struct us_cache *, void *) = entries_of(c)->free;
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        plain(c, object[i]);
+}
+
+/* ---- life ---------------------------------------------------------------------------- */
+
+static void free_state(struct us_cache *c, struct us_slub *st)
+{
+    struct us_memory *mem = c->slabs->memory;
+
+    if (st->node)
+        us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+    us_meta_free(mem, st, st->bytes);
+}
+
+enum us_status us_slub_create(struct us_cache *c, const struct us_slub_paths *paths, size_t bytes,
+                              struct us_error *e)
+{
+    struct us_memory *mem = c->slabs->memory;
+    const unsigned nnodes = c->machine->nnodes;
+    struct us_slub *st = us_meta_alloc(mem, bytes);
+    unsigned n;
+
+    if (st) {
+        st->bytes = bytes;
+        st->node = us_meta_alloc(mem, nnodes * sizeof(*st->node));
+    }
+    if (!st || !st->node) {
+        if (st)
+            free_state(c, st);
+        if (e) {
+            e->status = US_ENOMEM;
+            __builtin_snprintf(e->text, sizeof(e->text),
+                               "no memory for the node lists of cache '%s'", c->name);
+        }
+        return US_ENOMEM;
+    }
+    for (n = 0; n < nnodes; n++)
+        us_partial_init(&st->node[n]);
+    st->paths = paths;
+    st->min_partial = (uint32_t)c->tunable[US_SLUB_T_MIN_PARTIAL];
+    st->defrag_threshold = (uint32_t)c->tunable[US_SLUB_T_DEFRAG_RATIO] * 10;
+    c->state = st;
+    c->local.length = us_slab_length;
+    us_slub_choose_entries(c);
+    return US_OK;
+}
+
+void us_slub_destroy(struct us_cache *c)
+{
+    struct us_memory *mem = c->slabs->memory;
+    struct us_slub *st = us_slub_of(c);
+    unsigned cpu, n;
+
+    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
+        if (c->local.region[cpu])
+            us_meta_free(mem, c->local.region[cpu], sizeof(struct us_words));
+        c->local.region[cpu] = NULL;
+    }
+    for (n = 0; n < c->machine->nnodes; n++)
+        us_lock_retire(c->machine, &st->node[n].lock);
+    free_state(c, st);
+    c->state = NULL;
+}
+
+static void slub_locks(struct us_cache *c, us_lock_fn *each, void *context)
+{
+    unsigned n;
+
+    for (n = 0; n < c->machine->nnodes; n++)
+        each(context, &us_slub_of(c)->node[n].lock);
+}
+
+/* ---- the policies -------------------------------------------------------------------- */
+
+#define SHARED_HOOKS                                                                   \
+    .region = US_REGION_WORDS, .debug_has_stock = false, .geometry = us_slub_geometry, \
+    .general_sizes = us_slub_general_sizes, .entries = slub_entries,                   \
+    .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk, .locks = slub_locks, \
+    .visit = us_slub_visit
+
+const struct us_policy us_policy_slub = {
+    .name = "slub",
+    .title = "SLUB with page lock and per-node partial lists (Linux 2.6.25 to 2.6.36)",
+    .tunables = us_slub_tunables,
+    .ntunables = US_SLUB_NTUNABLES,
+    .counters = us_slub_counters,
+    .ncounters = US_SLUB_NCOUNTERS,
+    SHARED_HOOKS,
+    .create = us_slub_plain_create,
+    .destroy = us_slub_destroy,
+    .free_bulk = slub_free_bulk,
+    .flush_cpu = us_slub_flush_cpu,
+    .shrink = us_slub_shrink,
+};
+
+const struct us_policy us_policy_slub_thrash = {
+    .name = "slub-thrash",
+    .title = "SLUB with slab-thrash ratio (reconstructed) or most-free choice of partial slabs",
+    .tunables = us_slub_thrash_tunables,
+    .ntunables = US_SLUB_THRASH_NTUNABLES,
+    .counters = us_slub_thrash_counters,
+    .ncounters = US_SLUB_THRASH_NCOUNTERS,
+    SHARED_HOOKS,
+    .create = us_slub_thrash_create,
+    .destroy = us_slub_thrash_destroy,
+    .free_bulk = slub_free_bulk,
+    .flush_cpu = us_slub_flush_cpu,
+    .shrink = us_slub_shrink,
+};

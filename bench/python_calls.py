@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 
 import unislab as us
 from figure import Figure, figure, interleave, ratios
-from local_paths import Child, build
+from local_paths import Child, build, quiet_cpu
 from unislab import _native
 
 ROUNDS = 21
@@ -44,7 +45,10 @@ def _empty() -> float:
 
 def figures(rounds: int = ROUNDS) -> list[Figure]:
     """Measure bulk and single calls of a 64-byte cache under `unified`."""
-    child = Child(build("contest"), "unified")
+    program = build("contest")
+    cpus, cpu = os.sched_getaffinity(0), quiet_cpu(program)
+    child = Child(program, "unified", cpu)
+    os.sched_setaffinity(0, {cpu})
     try:
         with us.Allocator("unified") as alloc:
             cache = alloc.create_cache("bench", 64)
@@ -54,6 +58,7 @@ def figures(rounds: int = ROUNDS) -> list[Figure]:
             single = interleave({"unislab": partial(_single, cache), "empty": _empty}, rounds)
     finally:
         child.close()
+        os.sched_setaffinity(0, cpus)
     ratio = ratios(bulk["python"], bulk["c"])
     pair = ratios(single["unislab"], single["empty"])
     return [

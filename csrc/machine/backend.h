@@ -49,8 +49,6 @@ US_INLINE void us_rank_drop(enum us_lock_class klass)
 
 /* Ends the process: a rule of this layer was broken, and going on would corrupt memory. */
 _Noreturn void us_fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
-enum us_status us_fail(struct us_error *error, enum us_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 /* topology.c: fills nodes and domains of a machine whose ncpus is set, from a checked description;
  * CPUs beyond it fold. False when memory is short. */

@@ -78,6 +78,14 @@ static inline bool us_local_populated(const struct us_local *l, unsigned cpu)
 {
     return atomic_load_explicit((_Atomic(void *) *)&l->region[cpu], memory_order_acquire) != NULL;
 }
+/* True when fast paths on this CPU find its region: populated, and closed by nobody just now. */
+US_INLINE bool us_local_is_open(const struct us_local *l, unsigned cpu)
+{
+    if (l->mode == US_MODE_CONTROL)
+        return us_local_populated(l, cpu);
+    return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
+           __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
+}
 
 /* ---- ring regions ----------------------------------------------------------------------- */
 

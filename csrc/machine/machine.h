@@ -195,4 +195,8 @@ US_INLINE void us_writes(const void *base, size_t bytes)
 /* What the build and the system offer: "rseq", "fallback: no rseq area", ... */
 const char *us_machine_mode_reason(void);
 
+/* Fills an error (NULL = nobody wants it) and returns the status. */
+enum us_status us_fail(struct us_error *error, enum us_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 #endif

@@ -8,6 +8,7 @@
 #define US_POLICY_H
 
 #include "slab/slab.h"
+#include "slab/visit.h"
 
 /* ---- tunables ------------------------------------------------------------------------------- */
 
@@ -47,28 +48,6 @@ struct us_counter {
     enum us_common less;     /* the same amount is taken from this one, or US_FEEDS_NONE */
     enum us_counter_source source;
     bool hidden; /* only there to feed common counters */
-};
-
-/* ---- visiting ----------------------------------------------------------------------------------
- */
-
-enum us_stock_kind { US_STOCK_CPU, US_STOCK_SHARED, US_STOCK_ALIEN };
-struct us_stock {
-    enum us_stock_kind kind;
-    const char *name;      /* "cpu", "shared", "alien", "freelist", ... */
-    int cpu, domain, node; /* which one; -1 = does not apply. node: of the objects it holds */
-    uint32_t objects, capacity;
-    bool touched;
-};
-struct us_visitor {
-    void *context;
-    /* A stock of objects that are neither in use nor free in their slab. `object` lists them oldest
-     * first; it may be NULL when objects == 0. */
-    void (*stock)(void *context, const struct us_stock *stock, void *const *object);
-    /* A partial list's slab in list order, head first. position counts from 0 within (node, list).
-     */
-    void (*listed)(void *context, struct us_slab *slab, unsigned node, const char *list,
-                   uint64_t position);
 };
 
 /* ---- the policy

@@ -249,7 +249,7 @@ static void *allocate(struct us_slub_ask *a)
     struct us_slab *s;
     void *object;
 
-    if (a->f->nested || !us_slub_region_open(a->c, a->cpu))
+    if (a->f->nested || !us_local_is_open(&a->c->local, a->cpu))
         return past_cpu_slab(a);
     object = from_cpu_slab(a);
     if (object)

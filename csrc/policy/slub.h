@@ -241,8 +241,6 @@ struct us_slab *us_slub_elsewhere(const struct us_slub_ask *a,
                                                            struct us_partial *p));
 /* Step 7: a new slab, private. The caller may run on another CPU afterwards. */
 struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback);
-/* False for every CPU of a cache whose regions stay closed, too. */
-bool us_slub_region_open(const struct us_cache *c, unsigned cpu);
 /* Frees that signal handlers had to leave behind. */
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 

@@ -58,11 +58,6 @@ void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
         if (list)
             visit_cpu_slab(c, v, cpu, us_slab_of_list(list));
     }
-    for (n = 0; n < c->machine->nnodes; n++) {
-        struct us_slab *s;
-        uint64_t position = 0;
-
-        for (s = st->node[n].slabs.first; s; s = s->next)
-            v->listed(v->context, s, n, "partial", position++);
-    }
+    for (n = 0; n < c->machine->nnodes; n++)
+        us_visit_list(v, &st->node[n].slabs, n, "partial");
 }

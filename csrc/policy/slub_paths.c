@@ -13,38 +13,16 @@
  */
 #include "policy/slub_slab.h"
 
-bool us_slub_region_open(const struct us_cache *c, unsigned cpu)
-{
-    const struct us_local *l = &c->local;
-
-    if (l->mode == US_MODE_CONTROL)
-        return us_local_populated(l, cpu);
-    return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
-           __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
-}
-
 /* ---- slow paths ---------------------------------------------------------------------- */
 
-static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+static bool put_late(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
 {
-    char *object = us_deferred_take(c, node);
-
-    while (object) {
-        char *next = *(char **)object;
-
-        us_deferred_restore(c, object);
-        if (!us_slub_of(c)->paths->put(c, f, us_cpu_now(c->machine), us_cache_slab(c, object),
-                                       object))
-            us_defer_free(c, object);
-        object = next;
-    }
+    return us_slub_of(c)->paths->put(c, f, cpu, us_cache_slab(c, object), object);
 }
 
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
 {
-    if (US_UNLIKELY(!f->nested &&
-                    atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
-        take_in_deferred(c, f, node);
+    us_deferred_check(c, f, node, put_late);
 }
 
 /* The push again, for fast paths that were interrupted too often. */

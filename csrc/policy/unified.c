@@ -37,36 +37,16 @@
  */
 #include "policy/unified.h"
 
-static bool region_open(const struct us_cache *c, unsigned cpu)
-{
-    const struct us_local *l = &c->local;
-
-    if (l->mode == US_MODE_CONTROL)
-        return us_local_populated(l, cpu);
-    return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
-           __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
-}
-
 /* Frees of signal handlers that could not lock, counted then: they reach their slabs now. */
-static US_COLD void take_in_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
+static bool put_late(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
 {
-    void *object = us_deferred_take(c, node);
-    unsigned cpu = us_cpu_now(c->machine);
-
-    while (object) {
-        void *next = *(void **)object;
-
-        us_deferred_restore(c, object);
-        us_unified_drain(c, f, cpu, &object, 1);
-        object = next;
-    }
+    us_unified_drain(c, f, cpu, &object, 1);
+    return true;
 }
 
 void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
 {
-    if (US_UNLIKELY(!f->nested &&
-                    atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
-        take_in_deferred(c, f, node);
+    us_deferred_check(c, f, node, put_late);
 }
 
 /* ---- allocation -------------------------------------------------------------------------------
@@ -104,7 +84,7 @@ static uint32_t refill_size(const struct us_cache *c, const struct us_flight *f,
     const struct us_unified *st = us_unified_of(c);
     const struct us_ring *ring = us_local_ring(&c->local, cpu);
 
-    if (f->nested || !ring || !region_open(c, cpu))
+    if (f->nested || !ring || !us_local_is_open(&c->local, cpu))
         return 1;
     if (st->batch > US_UNIFIED_BOUNCE && !us_ring_touched(ring))
         return US_UNIFIED_BOUNCE;
@@ -196,7 +176,7 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     if (us_local_pop(&c->local, f, &object, &cpu))
         return object;
     if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
-        us_unified_populate(c, f, cpu);
+        us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c));
     return refill(c, f, cpu, flags, refill_size(c, f, cpu));
 }
 
@@ -415,10 +395,11 @@ static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
             return true;
         if (us_node_of_cpu(c->machine, cpu) != node)
             continue;
-        if (us_local_populated(&c->local, cpu) || !us_unified_populate(c, f, cpu))
+        if (us_local_populated(&c->local, cpu) ||
+            !us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c)))
             break;
     }
-    if (us_node_of_cpu(c->machine, cpu) == node && region_open(c, cpu))
+    if (us_node_of_cpu(c->machine, cpu) == node && us_local_is_open(&c->local, cpu))
         overflow(c, f, cpu, node, object);
     else
         free_past(c, f, cpu, node, object);
@@ -479,55 +460,19 @@ static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
     return alloc_slow(c, flags, node);
 }
 
-static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+static void *alloc_past_ring(struct us_cache *c, unsigned flags, int node)
 {
-    size_t got = 0;
-
-    while (got < n) {
-        if (node < 0) {
-            size_t left = n - got;
-            unsigned k = us_local_pop_batch(&c->local, out + got,
-                                            left < US_BATCH_MAX ? (unsigned)left : US_BATCH_MAX);
-            got += k;
-            if (k)
-                continue;
-        }
-        out[got] = node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
-        if (!out[got])
-            break;
-        got++;
-    }
-    return got;
+    return node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
 }
 
-/* How many of the first `most` objects lie in the node range at `base`. */
-static unsigned run_of_node(void *const *object, size_t most, uint64_t base, uint64_t length)
+static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
 {
-    unsigned limit = most < US_BATCH_MAX ? (unsigned)most : US_BATCH_MAX, n = 0;
-
-    while (n < limit && (uint64_t)(uintptr_t)object[n] - base < length)
-        n++;
-    return n;
+    return us_cpu_alloc_bulk(c, flags, node, n, out, alloc_past_ring);
 }
 
 static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
 {
-    const struct us_range *r = &c->slabs->range;
-    size_t i = 0;
-
-    while (i < n) {
-        unsigned run = 0, pushed = 0;
-
-        if (US_LIKELY(us_in_range(r, object[i]))) {
-            const uint64_t base = us_node_base(r, us_node_of(r, object[i]));
-
-            run = run_of_node(object + i, n - i, base, us_node_length(r));
-            pushed = us_local_push_batch(&c->local, object + i, run, base);
-        }
-        i += pushed;
-        if (pushed < run || run == 0)
-            free_slow(c, object[i++]);
-    }
+    us_cpu_free_bulk(c, false, n, object, free_slow);
 }
 
 /* ---- life
@@ -559,26 +504,17 @@ none:
         us_meta_free(mem, st, sizeof(*st));
         c->state = NULL;
     }
-    if (e) {
-        e->status = US_ENOMEM;
-        __builtin_snprintf(e->text, sizeof(e->text), "no memory for the queues of cache '%s'",
-                           c->name);
-    }
-    return US_ENOMEM;
+    return us_fail(e, US_ENOMEM, "no memory for the queues of cache '%s'", c->name);
 }
 
 static void unified_destroy(struct us_cache *c)
 {
     struct us_memory *mem = c->slabs->memory;
     struct us_unified *st = us_unified_of(c);
-    unsigned cpu, n;
+    unsigned n;
 
     us_unified_drop_queues(c, NULL);
-    for (cpu = 0; cpu < c->machine->ncpus; cpu++) {
-        if (c->local.region[cpu])
-            us_meta_free(mem, c->local.region[cpu], us_ring_bytes(st->cpu_capacity));
-        c->local.region[cpu] = NULL;
-    }
+    us_cpu_rings_drop(c);
     for (n = 0; n < c->machine->nnodes; n++)
         us_lock_retire(c->machine, &st->node[n].lock);
     us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
@@ -590,59 +526,22 @@ static void unified_destroy(struct us_cache *c)
 /* ---- looking inside
  * --------------------------------------------------------------------------------- */
 
-static void visit_ring(const struct us_visitor *v, struct us_stock *stock,
-                       const struct us_ring *ring)
-{
-    void *object[US_RING_MAX];
-    uint64_t h = us_ring_header(ring);
-    uint32_t i, size = us_header_size(h), head = us_header_head(h);
-
-    for (i = 0; i < size; i++)
-        object[i] = ring->object[(head + i) & ring->mask];
-    stock->objects = size;
-    stock->capacity = ring->capacity;
-    stock->touched = us_ring_touched(ring);
-    v->stock(v->context, stock, object);
-}
-
-static void visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
-                        const struct us_queue *q)
-{
-    struct us_stock stock = {
-        .kind = kind, .name = name, .cpu = -1, .domain = (int)q->domain, .node = (int)q->node};
-
-    visit_ring(v, &stock, q->ring);
-}
-
 static void unified_visit(struct us_cache *c, const struct us_visitor *v)
 {
     struct us_unified *st = us_unified_of(c);
     const struct us_machine *m = c->machine;
-    unsigned cpu, d, n;
+    unsigned d, n;
 
-    for (cpu = 0; cpu < m->ncpus; cpu++) {
-        struct us_stock stock = {.kind = US_STOCK_CPU,
-                                 .name = "cpu",
-                                 .cpu = (int)cpu,
-                                 .domain = (int)us_domain_of_cpu(m, cpu),
-                                 .node = (int)us_node_of_cpu(m, cpu)};
-        if (us_local_ring(&c->local, cpu))
-            visit_ring(v, &stock, us_local_ring(&c->local, cpu));
-    }
+    us_visit_cpu_rings(c, v, "cpu");
     for (d = 0; d < m->ndomains; d++) {
         if (st->domain[d].shared)
-            visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared);
+            us_visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared);
         for (n = 0; st->domain[d].alien && n < m->nnodes; n++)
             if (st->domain[d].alien[n])
-                visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n]);
+                us_visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n]);
     }
-    for (n = 0; n < m->nnodes; n++) {
-        struct us_slab *s;
-        uint64_t position = 0;
-
-        for (s = st->node[n].partial.first; s; s = s->next)
-            v->listed(v->context, s, n, "partial", position++);
-    }
+    for (n = 0; n < m->nnodes; n++)
+        us_visit_list(v, &st->node[n].partial, n, "partial");
 }
 
 static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)

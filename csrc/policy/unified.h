@@ -169,8 +169,7 @@ uint32_t us_unified_rule_queue(const struct us_cache *c); /* by object size */
 void us_unified_plan(struct us_cache *c, struct us_unified *st);
 bool us_unified_make_queues(struct us_cache *c);
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
-struct us_ring *us_unified_new_ring(struct us_cache *c, unsigned cpu);
-bool us_unified_populate(struct us_cache *c, struct us_flight *f, unsigned cpu);
+struct us_ring_plan us_unified_ring_plan(const struct us_cache *c);
 
 /* unified_slabs.c: between queues and slabs. All may be called with a control, alien or shared lock
  * held, never with a node lock. */
@@ -215,8 +214,6 @@ void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu,
 uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
 void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_unified_tick_period(const struct us_cache *c);
-unsigned us_unified_flush_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
-                                struct us_queue *q, unsigned most);
 
 /* unified_tables.c */
 extern const struct us_tunable us_unified_tunables[];

@@ -8,89 +8,8 @@
  */
 #include "policy/unified.h"
 
-#define CHUNK 256u
-
-/* Takes the oldest out of a queue and puts them to slabs; at most `most`. */
-unsigned us_unified_flush_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
-                                struct us_queue *q, unsigned most)
-{
-    void *buffer[CHUNK];
-    unsigned total = 0;
-
-    while (total < most) {
-        unsigned want = most - total < CHUNK ? most - total : CHUNK, n;
-
-        if (!us_lock_take(f, us_queue_lock(q)))
-            break;
-        n = us_ring_take_oldest_c(q->ring, buffer, want, US_SEEN_COMMIT);
-        us_lock_drop(f, us_queue_lock(q));
-        if (n == 0)
-            break;
-        us_unified_drain(c, f, cpu, buffer, n);
-        total += n;
-    }
-    us_stat_add(c, cpu, US_OBJECTS_MOVED, total);
-    return total;
-}
-
-/* The region is closed and ours: its oldest objects go to slabs. */
-static unsigned flush_ring(struct us_cache *c, struct us_flight *f, unsigned cpu,
-                           struct us_ring *ring, unsigned most)
-{
-    void *buffer[CHUNK];
-    unsigned total = 0;
-
-    while (total < most) {
-        unsigned want = most - total < CHUNK ? most - total : CHUNK;
-        unsigned n = us_ring_take_oldest_c(ring, buffer, want, US_SEEN_COMMIT);
-
-        if (n == 0)
-            break;
-        us_local_moved(&c->local, cpu, 0, n);
-        us_unified_drain(c, f, cpu, buffer, n);
-        total += n;
-    }
-    us_stat_add(c, cpu, US_OBJECTS_MOVED, total);
-    return total;
-}
-
 /* ---- shrink -------------------------------------------------------------------------------------
  */
-
-/* Unlinks the entirely free slabs of a node, linked by next. */
-static struct us_slab *take_empty(struct us_unified_node *node)
-{
-    struct us_slab *empty = NULL, *s = node->partial.first;
-
-    while (s) {
-        struct us_slab *next = s->next;
-
-        if (s->free == us_slab_objects(s)) {
-            us_slab_list_remove(&node->partial, s);
-            s->next = empty;
-            empty = s;
-        }
-        s = next;
-    }
-    return empty;
-}
-
-static uint64_t release_all(struct us_cache *c, struct us_flight *f, struct us_slab *s)
-{
-    const unsigned cpu = us_cpu_now(c->machine);
-    uint64_t bytes = 0;
-
-    while (s) {
-        struct us_slab *next = s->next;
-
-        s->next = NULL;
-        bytes += (uint64_t)c->machine->page_size << us_slab_order(s);
-        us_slab_release(c, f, s);
-        us_count(c, cpu, US_UNIFIED_FREE_SLAB);
-        s = next;
-    }
-    return bytes;
-}
 
 /* Locks a node's lists; a try when asked for. */
 static bool lock_node(struct us_flight *f, struct us_unified_node *node, bool try_only)
@@ -107,11 +26,11 @@ uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned n, 
         us_unified_check_deferred(c, f, n);
     if (!lock_node(f, node, try_only))
         return 0;
-    empty = take_empty(node);
+    empty = us_slab_list_take_empty(&node->partial);
     us_slab_list_sort(&node->partial);
     node->touched = false;
     us_lock_drop(f, &node->lock);
-    return release_all(c, f, empty);
+    return us_slab_release_chain(c, f, us_cpu_now(c->machine), empty, US_UNIFIED_FREE_SLAB);
 }
 
 /* ---- expiration
@@ -131,50 +50,10 @@ static void age_partial(struct us_cache *c, struct us_flight *f, unsigned n, boo
         us_unified_shrink(c, f, n, try_only);
 }
 
-static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
-                          bool try_only)
+/* A visit takes one batch from what was not used since the last one. */
+static unsigned due(const struct us_cache *c, const struct us_ring *ring)
 {
-    const uint32_t batch = us_unified_of(c)->batch;
-    void *buffer[batch];
-    unsigned n = 0;
-
-    if (!q || !(try_only ? us_lock_try(f, us_queue_lock(q)) : us_lock_take(f, us_queue_lock(q))))
-        return 0;
-    if (!us_ring_touched(q->ring))
-        n = us_ring_take_oldest_c(q->ring, buffer, batch, US_SEEN_COMMIT);
-    us_queue_untouch(q);
-    us_lock_drop(f, us_queue_lock(q));
-    if (n == 0)
-        return 0;
-    us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
-    us_unified_drain(c, f, cpu, buffer, n);
-    return n;
-}
-
-static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
-{
-    const uint32_t batch = us_unified_of(c)->batch;
-    struct us_ring *ring = us_local_ring(&c->local, cpu);
-    void *buffer[batch], *region;
-    unsigned n = 0;
-
-    if (!ring || (us_ring_size(ring) == 0 && !us_ring_touched(ring)))
-        return 0;
-    if (!us_local_close(&c->local, f, cpu, try_only, &region))
-        return 0;
-    ring = region;
-    if (ring && !us_ring_touched(ring)) {
-        n = us_ring_take_oldest_c(ring, buffer, batch, US_SEEN_COMMIT);
-        us_local_moved(&c->local, cpu, 0, n);
-    }
-    if (ring)
-        atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);
-    us_local_open(&c->local, f, cpu);
-    if (n == 0)
-        return 0;
-    us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
-    us_unified_drain(c, f, cpu, buffer, n);
-    return n;
+    return us_ring_touched(ring) ? 0 : us_unified_of(c)->batch;
 }
 
 /* One stage over the queues of a node, until `target` objects are reached. */
@@ -192,12 +71,12 @@ static uint64_t age_domains(struct us_cache *c, struct us_flight *f, unsigned no
         if (m->domain[d].node != node)
             continue;
         if (stage == US_STAGE_SHARED)
-            moved += age_queue(c, f, cpu, domain->shared, try_only);
+            moved += us_queue_age(c, f, cpu, domain->shared, due, try_only, us_unified_drain);
         for (i = 0; stage == US_STAGE_ALIEN && domain->alien && i < m->nnodes && moved < target;
              i++)
-            moved += age_queue(c, f, cpu, domain->alien[i], try_only);
+            moved += us_queue_age(c, f, cpu, domain->alien[i], due, try_only, us_unified_drain);
         for (i = 0; stage == US_STAGE_CPU && i < m->domain[d].ncpus && moved < target; i++)
-            moved += age_cpu(c, f, us_domain_cpu(m, d, i), try_only);
+            moved += us_cpu_age(c, f, us_domain_cpu(m, d, i), due, try_only, us_unified_drain);
     }
     return moved;
 }
@@ -249,21 +128,22 @@ uint64_t us_unified_tick_period(const struct us_cache *c)
 /* ---- flush
  * ------------------------------------------------------------------------------------------- */
 
+/* What it holds now: others may go on filling it. */
+static void flush_queue(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q)
+{
+    us_queue_flush(c, f, cpu, q, us_queue_size(q), us_unified_drain);
+}
+
 void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
     struct us_unified_domain *domain = &us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)];
-    void *region;
     unsigned n;
 
-    if (us_local_close(&c->local, f, cpu, try_only, &region)) {
-        if (region)
-            flush_ring(c, f, cpu, region, UINT32_MAX);
-        us_local_open(&c->local, f, cpu);
-    }
+    us_cpu_flush(c, f, cpu, try_only, us_unified_drain);
     if (domain->shared)
-        us_unified_flush_queue(c, f, cpu, domain->shared, us_queue_size(domain->shared));
+        flush_queue(c, f, cpu, domain->shared);
     for (n = 0; domain->alien && n < c->machine->nnodes; n++)
         if (domain->alien[n])
-            us_unified_flush_queue(c, f, cpu, domain->alien[n], us_queue_size(domain->alien[n]));
+            flush_queue(c, f, cpu, domain->alien[n]);
     us_count(c, cpu, US_UNIFIED_QUEUE_FLUSH);
 }

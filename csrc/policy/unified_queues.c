@@ -141,58 +141,9 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
 /* ---- rings
  * --------------------------------------------------------------------------------------- */
 
-struct us_ring *us_unified_new_ring(struct us_cache *c, unsigned cpu)
+struct us_ring_plan us_unified_ring_plan(const struct us_cache *c)
 {
-    const struct us_unified *st = us_unified_of(c);
-    const struct us_range *r = &c->slabs->range;
-    struct us_ring *ring = us_meta_alloc(c->slabs->memory, us_ring_bytes(st->cpu_capacity));
-
-    if (!ring)
-        return NULL;
-    us_ring_init(ring, st->cpu_capacity, us_node_base(r, us_node_of_cpu(c->machine, cpu)),
-                 us_node_length(r));
-    /* A new queue is untouched: its first refill is the small one. */
-    atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);
-    return ring;
-}
-
-bool us_unified_populate(struct us_cache *c, struct us_flight *f, unsigned cpu)
-{
-    struct us_ring *ring;
-
-    if (f->nested)
-        return false;
-    ring = us_unified_new_ring(c, cpu);
-    if (!ring)
-        return false;
-    if (us_local_populate(&c->local, f, cpu, ring))
-        return true;
-    us_meta_free(c->slabs->memory, ring, us_ring_bytes(us_unified_of(c)->cpu_capacity));
-    return false;
-}
-
-static size_t queue_bytes(uint32_t capacity)
-{
-    return US_LINE + us_ring_bytes(capacity);
-}
-
-static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, unsigned domain,
-                                  unsigned node, uint32_t capacity)
-{
-    struct us_queue *q = us_meta_alloc(c->slabs->memory, queue_bytes(capacity));
-
-    _Static_assert(sizeof(*q) <= US_LINE, "the ring starts one line into the block");
-    if (!q)
-        return NULL;
-    q->ring = (struct us_ring *)((char *)q + US_LINE);
-    us_ring_init(q->ring, capacity, us_node_base(&c->slabs->range, node),
-                 us_node_length(&c->slabs->range));
-    us_lock_init(us_queue_lock(q), klass);
-    q->node = node;
-    q->domain = domain;
-    q->capacity = capacity;
-    us_queue_untouch(q);
-    return q;
+    return (struct us_ring_plan){.capacity = us_unified_of(c)->cpu_capacity};
 }
 
 static bool make_domain(struct us_cache *c, unsigned d)
@@ -203,7 +154,7 @@ static bool make_domain(struct us_cache *c, unsigned d)
     const unsigned own = m->domain[d].node;
     unsigned n;
 
-    domain->shared = new_queue(c, US_LOCK_SHARED, d, own, st->shared_capacity);
+    domain->shared = us_queue_new(c, US_LOCK_SHARED, d, own, st->shared_capacity);
     if (!domain->shared)
         return false;
     if (!st->alien_capacity)
@@ -214,7 +165,7 @@ static bool make_domain(struct us_cache *c, unsigned d)
     for (n = 0; n < m->nnodes; n++) {
         if (n == own)
             continue;
-        domain->alien[n] = new_queue(c, US_LOCK_ALIEN, d, n, st->alien_capacity);
+        domain->alien[n] = us_queue_new(c, US_LOCK_ALIEN, d, n, st->alien_capacity);
         if (!domain->alien[n])
             return false;
     }
@@ -239,9 +190,8 @@ static void drop_queue(struct us_cache *c, struct us_flight *f, struct us_queue 
     if (!q)
         return;
     if (f)
-        us_unified_flush_queue(c, f, us_cpu_now(c->machine), q, UINT32_MAX);
-    us_lock_retire(c->machine, us_queue_lock(q));
-    us_meta_free(c->slabs->memory, q, queue_bytes(q->capacity));
+        us_queue_flush(c, f, us_cpu_now(c->machine), q, UINT32_MAX, us_unified_drain);
+    us_queue_free(c, q);
     *slot = NULL;
 }
 

@@ -7,39 +7,6 @@
  */
 #include "policy/unified.h"
 
-/* Orders addresses, so that objects of one slab meet. Nearly ordered input costs one pass. */
-static void sort_addresses(void **object, unsigned n)
-{
-    static const unsigned gaps[] = {701, 301, 132, 57, 23, 10, 4, 1};
-    unsigned g;
-
-    for (g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++) {
-        unsigned gap = gaps[g], i;
-
-        for (i = gap; i < n; i++) {
-            void *x = object[i];
-            unsigned j = i;
-
-            while (j >= gap && (uintptr_t)object[j - gap] > (uintptr_t)x) {
-                object[j] = object[j - gap];
-                j -= gap;
-            }
-            object[j] = x;
-        }
-    }
-}
-
-/* The slab of an object that came back, or NULL after a report: then the object is kept out. */
-static struct us_slab *slab_to_fill(struct us_cache *c, const void *object)
-{
-    struct us_slab *s = us_cache_slab(c, object);
-
-    if (US_LIKELY(s && s->cache == c))
-        return s;
-    us_report_misuse(c, s ? US_MISUSE_WRONG_CACHE : US_MISUSE_NO_SLAB, object);
-    return NULL;
-}
-
 /* A slab got objects back: list membership by the rules of 2.7.1. An emptied slab beyond
  * min_partial goes on `empty`, linked by next. */
 static void settle(struct us_cache *c, struct us_unified_node *node, unsigned cpu,
@@ -75,18 +42,6 @@ static void settle(struct us_cache *c, struct us_unified_node *node, unsigned cp
         us_slab_list_head(&node->partial, s);
 }
 
-static void release_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
-{
-    while (s) {
-        struct us_slab *next = s->next;
-
-        s->next = NULL;
-        us_slab_release(c, f, s);
-        us_count(c, cpu, US_UNIFIED_FREE_SLAB);
-        s = next;
-    }
-}
-
 /* Puts back object[0..n), all of one node; returns how many from the front were dealt with. */
 static unsigned drain_node(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned n_of,
                            void **object, unsigned n)
@@ -98,7 +53,7 @@ static unsigned drain_node(struct us_cache *c, struct us_flight *f, unsigned cpu
     if (!us_lock_take(f, &node->lock))
         return 0;
     for (i = 0; i < n && us_node_of(&c->slabs->range, object[i]) == n_of; i++) {
-        struct us_slab *of = slab_to_fill(c, object[i]);
+        struct us_slab *of = us_slab_to_fill(c, object[i]);
 
         if (of != s && s)
             settle(c, node, cpu, s, &empty);
@@ -109,7 +64,7 @@ static unsigned drain_node(struct us_cache *c, struct us_flight *f, unsigned cpu
     if (s)
         settle(c, node, cpu, s, &empty);
     us_lock_drop(f, &node->lock);
-    release_chain(c, f, cpu, empty);
+    us_slab_release_chain(c, f, cpu, empty, US_UNIFIED_FREE_SLAB);
     return i;
 }
 
@@ -119,7 +74,7 @@ void us_unified_drain(struct us_cache *c, struct us_flight *f, unsigned cpu, voi
     unsigned done = 0;
 
     if (n > 1 && c->tunable[US_UNIFIED_T_SORTED_DRAIN])
-        sort_addresses(object, n);
+        us_sort_addresses(object, n);
     while (done < n) {
         unsigned node = us_node_of(&c->slabs->range, object[done]);
         unsigned k = drain_node(c, f, cpu, node, object + done, n - done);

@@ -4,20 +4,7 @@
  * resizing is plain code: new rings are made first, contents move over, what does not fit goes to
  * slabs.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "policy/unified.h"
-
-static enum us_status refuse(struct us_error *e, enum us_status status, const char *text)
-{
-    if (e) {
-        memset(e, 0, sizeof(*e));
-        e->status = status;
-        snprintf(e->text, sizeof(e->text), "%s", text);
-    }
-    return status;
-}
 
 /* ---- what read-only rows show
  * ----------------------------------------------------------------------- */
@@ -57,14 +44,7 @@ static int64_t get_expire(struct us_cache *c)
 
 static int64_t get_per_cpu(struct us_cache *c)
 {
-    int64_t total = 0;
-
-    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++) {
-        const struct us_ring *ring = us_local_ring(&c->local, cpu);
-
-        total += ring ? us_ring_size(ring) : 0;
-    }
-    return total;
+    return (int64_t)us_cpu_rings_held(c);
 }
 
 static int64_t get_shared(struct us_cache *c)
@@ -110,20 +90,16 @@ static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t
                                 struct us_error *e)
 {
     struct us_unified *st = us_unified_of(c);
-    char text[160];
 
     (void)f;
-    if (value > st->queue) {
-        snprintf(text, sizeof(text), "batch_size %lld is above queue_size %u; expected 4 to %u",
-                 (long long)value, st->queue, st->queue);
-        return refuse(e, US_EINVAL, text);
-    }
-    if (st->shared_desired && value > st->shared_desired) {
-        snprintf(text, sizeof(text),
-                 "batch_size %lld is above shared_queue_size %u; raise that first or switch it off",
-                 (long long)value, st->shared_desired);
-        return refuse(e, US_EINVAL, text);
-    }
+    if (value > st->queue)
+        return us_fail(e, US_EINVAL, "batch_size %lld is above queue_size %u; expected 4 to %u",
+                       (long long)value, st->queue, st->queue);
+    if (st->shared_desired && value > st->shared_desired)
+        return us_fail(
+            e, US_EINVAL,
+            "batch_size %lld is above shared_queue_size %u; raise that first or switch it off",
+            (long long)value, st->shared_desired);
     c->tunable[US_UNIFIED_T_BATCH] = value;
     st->batch = (uint32_t)value;
     return US_OK;
@@ -134,14 +110,12 @@ static enum us_status set_shared_queue(struct us_cache *c, struct us_flight *f, 
 {
     struct us_unified_sizes wish = us_unified_sizes_of(c);
     const struct us_unified *st = us_unified_of(c);
-    char text[160];
 
-    if (value && (value < 4 || value < st->batch)) {
-        snprintf(text, sizeof(text),
-                 "shared_queue_size %lld is too small; expected 0 (off) or %u (the batch) to %u",
-                 (long long)value, st->batch < 4 ? 4 : st->batch, US_UNIFIED_QUEUE_MAX);
-        return refuse(e, US_EINVAL, text);
-    }
+    if (value && (value < 4 || value < st->batch))
+        return us_fail(
+            e, US_EINVAL,
+            "shared_queue_size %lld is too small; expected 0 (off) or %u (the batch) to %u",
+            (long long)value, st->batch < 4 ? 4 : st->batch, US_UNIFIED_QUEUE_MAX);
     wish.shared = value;
     wish.grown_shared = 0;
     return us_unified_resize(c, f, &wish, e);
@@ -153,7 +127,7 @@ static enum us_status set_alien_queue(struct us_cache *c, struct us_flight *f, i
     struct us_unified_sizes wish = us_unified_sizes_of(c);
 
     if (c->machine->nnodes < 2)
-        return refuse(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
+        return us_fail(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
     wish.alien = value;
     return us_unified_resize(c, f, &wish, e);
 }
@@ -174,13 +148,10 @@ static enum us_status set_expire(struct us_cache *c, struct us_flight *f, int64_
     const unsigned nodes = c->machine->nnodes;
     const unsigned first = value < 0 ? 0 : (unsigned)value;
     const unsigned end = value < 0 ? nodes : first + 1;
-    char text[160];
 
-    if (value >= (int64_t)nodes) {
-        snprintf(text, sizeof(text), "expire: no node %lld; expected -1 (all) or 0 to %u",
-                 (long long)value, nodes - 1);
-        return refuse(e, US_EINVAL, text);
-    }
+    if (value >= (int64_t)nodes)
+        return us_fail(e, US_EINVAL, "expire: no node %lld; expected -1 (all) or 0 to %u",
+                       (long long)value, nodes - 1);
     us_unified_expire_begin(c);
     for (int stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++)
         for (unsigned n = first; n < end; n++)
@@ -207,15 +178,6 @@ const struct us_counter us_unified_counters[] = {
 /* ---- geometry
  * ---------------------------------------------------------------------------------------------- */
 
-static unsigned order_for(size_t bytes, size_t page)
-{
-    unsigned order = 0;
-
-    while (((uint64_t)page << order) < bytes)
-        order++;
-    return order;
-}
-
 enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e)
 {
     const size_t page = c->machine->page_size;
@@ -230,9 +192,9 @@ enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e)
     }
     g->order = us_slub_order(g->stride, page, wanted, 0,
                              (unsigned)c->tunable[US_UNIFIED_T_MAX_ORDER], false);
-    g->min_order = order_for(g->stride, page);
+    g->min_order = us_order_for(g->stride, page);
     if (g->order > US_MAX_ORDER || g->min_order > US_MAX_ORDER)
-        return refuse(e, US_EINVAL, "object size is above the largest block of pages");
+        return us_fail(e, US_EINVAL, "object size is above the largest block of pages");
     g->objects = (unsigned)(((uint64_t)page << g->order) / g->stride);
     g->min_objects = (unsigned)(((uint64_t)page << g->min_order) / g->stride);
     g->state = US_OBJECTS_BITMAP;

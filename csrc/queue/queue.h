@@ -6,7 +6,7 @@
 #ifndef US_QUEUE_H
 #define US_QUEUE_H
 
-#include "machine/region.h"
+#include "queue/cpu.h"
 
 /* This line is only read once the queue is made; what changes lies in the ring's. */
 struct us_queue {
@@ -16,7 +16,7 @@ struct us_queue {
     uint32_t capacity;
 };
 
-/* Class SHARED or ALIEN. */
+/* Of class SHARED or ALIEN, or unused where another lock guards the queue. */
 static inline struct us_lock *us_queue_lock(const struct us_queue *q)
 {
     return &q->ring->lock;
@@ -33,5 +33,22 @@ static inline uint32_t us_queue_size(const struct us_queue *q)
 {
     return us_ring_size(q->ring);
 }
+
+/* Untouched; NULL = no memory. */
+struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsigned domain,
+                              unsigned node, uint32_t capacity);
+/* Its objects must have left. */
+void us_queue_free(struct us_cache *c, struct us_queue *q);
+/* Takes the oldest out, at most `most`, and puts them where `drain` does; returns how many. */
+unsigned us_queue_flush(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
+                        unsigned most, us_drain_fn *drain);
+/* One visit (see us_cpu_age); q may be NULL. */
+unsigned us_queue_age(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
+                      us_due_fn *due, bool try_only, us_drain_fn *drain);
+/* Alone in the allocator: the objects move over but for the oldest that find no room. */
+void us_queue_move(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *from,
+                   struct us_queue *to, us_drain_fn *drain);
+void us_visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
+                    const struct us_queue *q);
 
 #endif

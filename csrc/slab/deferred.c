@@ -36,3 +36,18 @@ void us_deferred_restore(struct us_cache *c, void *object)
     if (suspends)
         us_flight_resume(f);
 }
+
+US_COLD void us_deferred_take_in(struct us_cache *c, struct us_flight *f, unsigned node,
+                                 us_put_fn *put)
+{
+    char *object = us_deferred_take(c, node);
+
+    while (object) {
+        char *next = *(char **)object;
+
+        us_deferred_restore(c, object);
+        if (!put(c, f, us_cpu_now(c->machine), object))
+            us_defer_free(c, object);
+        object = next;
+    }
+}

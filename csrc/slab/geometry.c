@@ -25,8 +25,7 @@ size_t us_align_of(size_t size, size_t align, unsigned cache_flags, size_t line)
     return (align + word - 1) & ~(word - 1);
 }
 
-/* The smallest order whose slab holds `bytes`. */
-static unsigned order_for(uint64_t bytes, size_t page_size)
+unsigned us_order_for(uint64_t bytes, size_t page_size)
 {
     return bytes <= page_size ? 0 : us_fls((bytes - 1) / page_size);
 }
@@ -43,10 +42,10 @@ static unsigned search(const struct order_search *q, unsigned objects, unsigned 
                        unsigned fraction)
 {
     uint64_t bytes = objects * q->stride;
-    unsigned order = order_for(bytes, q->page_size);
+    unsigned order = us_order_for(bytes, q->page_size);
 
     if (((uint64_t)q->page_size << q->min_order) / q->stride > MAX_OBJECTS_PER_SLAB) {
-        order = order_for(q->stride * MAX_OBJECTS_PER_SLAB, q->page_size);
+        order = us_order_for(q->stride * MAX_OBJECTS_PER_SLAB, q->page_size);
         return order > 0 ? order - 1 : 0; /* a page may hold more than that itself */
     }
     if (order < q->min_order)

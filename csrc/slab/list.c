@@ -47,6 +47,21 @@ void us_slab_list_remove(struct us_slab_list *l, struct us_slab *s)
     atomic_fetch_and_explicit(&s->state, (uint8_t)~US_SLAB_PARTIAL, memory_order_relaxed);
 }
 
+struct us_slab *us_slab_list_take_empty(struct us_slab_list *l)
+{
+    struct us_slab *chain = NULL, *next;
+
+    for (struct us_slab *s = l->first; s; s = next) {
+        next = s->next;
+        if (s->free != us_slab_objects(s))
+            continue;
+        us_slab_list_remove(l, s);
+        s->next = chain;
+        chain = s;
+    }
+    return chain;
+}
+
 /* Policies with a lock a slab may change the count meanwhile; any order is then a right one. */
 static uint32_t free_of(const struct us_slab *s)
 {

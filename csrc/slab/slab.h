@@ -120,6 +120,8 @@ struct us_geometry {
 /* Field's rules shared by policies. */
 size_t us_align_of(size_t size, size_t align, unsigned cache_flags, size_t line);
 unsigned us_fls(uint64_t x); /* 1-based highest set bit, 0 for 0 */
+/* The smallest order whose slab holds `bytes`. */
+unsigned us_order_for(uint64_t bytes, size_t page_size);
 /* SLUB's order search (slub_facts 1.1.6): smallest order that holds min_objects with little waste;
  * halve = 2.6.25 (fractions 8, 4, min_objects halved), else 16, 8, 4 and decremented.
  * Returns US_MAX_ORDER + 1 when the size does not fit at all. */
@@ -201,6 +203,9 @@ struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsig
 /* Gives an entirely free slab, which is on no list, back to the provider. No lock may be held.
  * (A forced destroy gives back any slab.) */
 void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s);
+/* The same with a chain of slabs, each counted in a row of the policy's; returns bytes. */
+uint64_t us_slab_release_chain(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                               struct us_slab *s, unsigned policy_row);
 
 /* BITMAP state; the caller holds the lock that guards the slab. */
 /* Takes up to n free objects, lowest addresses first, written from out[n-1] downwards, so that
@@ -257,6 +262,8 @@ struct us_slab_list {
 void us_slab_list_head(struct us_slab_list *l, struct us_slab *s);
 void us_slab_list_tail(struct us_slab_list *l, struct us_slab *s);
 void us_slab_list_remove(struct us_slab_list *l, struct us_slab *s);
+/* Takes the entirely free slabs off a list; they are chained through next. */
+struct us_slab *us_slab_list_take_empty(struct us_slab_list *l);
 /* Orders a list fullest slabs first (fewest free objects), stable, without allocating. */
 void us_slab_list_sort(struct us_slab_list *l);
 
@@ -328,11 +335,32 @@ void us_misuse_forget(struct us_cache *c);
 /* In the child of a fork: drops the records that other threads were just writing or reading. */
 void us_misuse_fork_child(struct us_slabs *slabs);
 
+/* ---- objects that go back to their slabs ----------------------------------------------------- */
+
+/* A policy's way of putting n objects of any nodes back to slabs; object[] may be reordered. */
+typedef void us_drain_fn(struct us_cache *c, struct us_flight *f, unsigned cpu, void **object,
+                         unsigned n);
+/* Orders addresses, so that objects of one slab meet. Nearly ordered input costs one pass. */
+void us_sort_addresses(void **object, unsigned n);
+/* The slab of an object that came back, or NULL after a report: then the object is kept out. */
+struct us_slab *us_slab_to_fill(struct us_cache *c, const void *object);
+
 /* Frees of nested signal handlers: pushes on the node's lock-free list; takes all of a node. */
 void us_defer_free(struct us_cache *c, void *object);
 void *us_deferred_take(struct us_cache *c, unsigned node); /* chain linked at offset 0, or NULL */
 /* Makes good what the link overwrote: applies the pattern, or calls the constructor again. No lock
  * may be held. */
 void us_deferred_restore(struct us_cache *c, void *object);
+/* A policy's way of putting one such object back; false = not now, it is deferred again. */
+typedef bool us_put_fn(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object);
+void us_deferred_take_in(struct us_cache *c, struct us_flight *f, unsigned node, us_put_fn *put);
+/* Due at the head of each slow path: takes in what waits on the node. */
+US_INLINE void us_deferred_check(struct us_cache *c, struct us_flight *f, unsigned node,
+                                 us_put_fn *put)
+{
+    if (US_UNLIKELY(!f->nested &&
+                    atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
+        us_deferred_take_in(c, f, node, put);
+}
 
 #endif

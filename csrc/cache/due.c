@@ -88,7 +88,8 @@ static uint64_t tick_cache(struct us_cache *c, struct us_flight *f, uint64_t now
         return NEVER;
     for (n = 0; due <= now && n < CATCH_UP; n++) {
         for (cpu = 0; cpu < c->machine->ncpus; cpu++)
-            c->policy->tick(c, f, cpu, due);
+            if (us_cpu_online(c->machine, cpu))
+                c->policy->tick(c, f, cpu, due);
         due += period;
     }
     if (due <= now)

@@ -101,11 +101,11 @@ static void settle(uint64_t *values, size_t rows, unsigned ncpus, size_t row)
 
 static bool in_flight(const struct us_machine *m)
 {
-    uint32_t n = 0; /* the low half of the word */
+    unsigned n = 0;
     unsigned cpu;
 
     for (cpu = 0; cpu < m->ncpus; cpu++)
-        n += (uint32_t)atomic_load(&m->cpu[cpu].in_flight);
+        n += us_cpu_flights(&m->cpu[cpu]);
     return n != 0;
 }
 

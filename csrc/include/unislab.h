@@ -119,6 +119,15 @@ enum us_status us_allocator_set_defaults(struct us_allocator *allocator,
                                          const char *const *tunables, const char *const *values,
                                          size_t n, struct us_error *error);
 
+/* Takes a CPU out of use: its stocks go to the next level in every cache, and calls made on it are
+ * served from there until it is online again. US_EINVAL when it is in that state already, and for
+ * the last one that is online. */
+enum us_status us_allocator_offline_cpu(struct us_allocator *allocator, unsigned cpu,
+                                        struct us_error *error);
+enum us_status us_allocator_online_cpu(struct us_allocator *allocator, unsigned cpu,
+                                       struct us_error *error);
+bool us_allocator_cpu_online(const struct us_allocator *allocator, unsigned cpu);
+
 /* ---- caches ------------------------------------------------------------------------------ */
 
 struct us_cache_options {

@@ -14,8 +14,7 @@ struct us_thread {
     unsigned gates;           /* flights among them that shut a gate */
     unsigned slots;           /* slot locks of the fallback held right now, and other marks */
 #ifdef US_CHECK
-    unsigned nheld;
-    uint8_t held[24]; /* classes of locks held, in the order taken */
+    unsigned held[US_LOCK_NCLASSES]; /* locks held of each class */
 #endif
 };
 struct us_thread *us_thread(void);

@@ -103,7 +103,8 @@ static void reopen(struct us_local *l, unsigned cpu)
 {
     void *region = region_of(l, cpu);
 
-    if (l->mode != US_MODE_CONTROL && !all_closed(l) && region != NULL)
+    if (l->mode != US_MODE_CONTROL && !all_closed(l) && region != NULL &&
+        us_cpu_online(l->machine, cpu))
         set_entry(l, cpu, region);
 }
 
@@ -223,7 +224,10 @@ static bool hold_control(struct us_local *l, struct us_flight *f, struct hold *h
     if (region_of(l, h->cpu) == NULL || !us_lock_take(f, &l->machine->cpu[h->cpu].control))
         return false;
     h->region = region_of(l, h->cpu);
-    return true;
+    if (us_cpu_online(l->machine, h->cpu))
+        return true;
+    us_lock_drop(f, &l->machine->cpu[h->cpu].control);
+    return false;
 }
 
 static bool hold(struct us_local *l, struct us_flight *f, struct hold *h)

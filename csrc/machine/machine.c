@@ -134,8 +134,8 @@ void us_lock_forget(struct us_lock *lock)
 
 void us_lock_retire(struct us_machine *m, struct us_lock *lock)
 {
-    uint32_t acquired = atomic_exchange_explicit(&lock->acquired, 0, memory_order_relaxed);
-    uint32_t contended = atomic_exchange_explicit(&lock->contended, 0, memory_order_relaxed);
+    uint64_t acquired = atomic_exchange_explicit(&lock->acquired, 0, memory_order_relaxed);
+    uint64_t contended = atomic_exchange_explicit(&lock->contended, 0, memory_order_relaxed);
 
     atomic_fetch_add_explicit(&m->lock_acquired[lock->klass], acquired, memory_order_relaxed);
     atomic_fetch_add_explicit(&m->lock_contended[lock->klass], contended, memory_order_relaxed);
@@ -150,13 +150,35 @@ void us_lock_totals(const struct us_machine *m, enum us_lock_class klass, uint64
         const struct us_cpu *c = &m->cpu[i];
 
         if (klass == US_LOCK_SLAB) {
-            *acquired += atomic_load_explicit(&c->in_flight, memory_order_relaxed) >> 32;
+            *acquired +=
+                atomic_load_explicit(&c->in_flight, memory_order_relaxed) >> US_FLIGHT_BITS;
             *contended += atomic_load_explicit(&c->byte_contended, memory_order_relaxed);
         } else if (klass == US_LOCK_CONTROL) {
             *acquired += atomic_load_explicit(&c->control.acquired, memory_order_relaxed);
             *contended += atomic_load_explicit(&c->control.contended, memory_order_relaxed);
         }
     }
+}
+
+/* ---- CPUs in use -------------------------------------------------------------------------------
+ */
+
+unsigned us_domain_online(const struct us_machine *m, unsigned domain)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < m->domain[domain].ncpus; i++)
+        n += us_cpu_online(m, us_domain_cpu(m, domain, i));
+    return n;
+}
+
+unsigned us_node_online(const struct us_machine *m, unsigned node)
+{
+    unsigned n = 0;
+
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
+        n += us_node_of_cpu(m, cpu) == node && us_cpu_online(m, cpu);
+    return n;
 }
 
 /* ---- what the thread does ---------------------------------------------------------------------
@@ -188,36 +210,26 @@ void us_unmark_thread(void)
 
 #ifdef US_CHECK
 /* An attempt (ordered = false) cannot deadlock and may go against the order. A signal handler
- * finishes between any two steps here and leaves the stack as it was. */
+ * finishes between any two steps here and leaves the counts as they were. */
 void us_rank_take(enum us_lock_class klass, bool ordered)
 {
     struct us_thread *t = us_thread();
 
-    for (unsigned i = 0; ordered && i < t->nheld; i++)
-        if (t->held[i] >= klass)
+    for (unsigned held = klass; ordered && held < US_LOCK_NCLASSES; held++)
+        if (t->held[held] > 0)
             us_fatal("lock order: %s was taken while %s is held, which comes %s",
-                     us_lock_class_name(klass), us_lock_class_name(t->held[i]),
-                     t->held[i] == klass ? "at the same place" : "after it");
-    if (t->nheld == sizeof t->held)
-        us_fatal("lock order: more than %zu locks held at once", sizeof t->held);
-    t->nheld++;
-    atomic_signal_fence(memory_order_seq_cst);
-    t->held[t->nheld - 1] = (uint8_t)klass;
+                     us_lock_class_name(klass), us_lock_class_name((enum us_lock_class)held),
+                     held == klass ? "at the same place" : "after it");
+    t->held[klass]++;
 }
 
 void us_rank_drop(enum us_lock_class klass)
 {
     struct us_thread *t = us_thread();
-    unsigned i = t->nheld;
 
-    while (i > 0 && t->held[i - 1] != klass)
-        i--;
-    if (i == 0)
+    if (t->held[klass] == 0)
         us_fatal("lock order: %s was dropped by a thread that does not hold it",
                  us_lock_class_name(klass));
-    for (; i < t->nheld; i++)
-        t->held[i - 1] = t->held[i];
-    atomic_signal_fence(memory_order_seq_cst);
-    t->nheld--;
+    t->held[klass]--;
 }
 #endif

@@ -49,13 +49,13 @@ enum us_lock_class {
 };
 const char *us_lock_class_name(enum us_lock_class klass);
 
-/* A sleeping lock (futex) of 16 bytes that counts its use. The counts are written by the holder. */
+/* A sleeping lock (futex) of 24 bytes that counts its use. The counts are written by the holder. */
 struct us_lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and awaited */
     uint8_t klass;
     uint8_t pad[3];
-    _Atomic uint32_t acquired; /* relaxed, wraps; readers extend through machine totals */
-    _Atomic uint32_t contended;
+    _Atomic uint64_t acquired; /* relaxed */
+    _Atomic uint64_t contended;
 };
 
 /* How local regions are made exclusive to their CPU. */
@@ -66,12 +66,18 @@ enum us_mode {
     US_MODE_MODEL,   /* virtual CPUs: nothing else runs */
 };
 
+/* us_cpu.in_flight: flights below, byte locks taken above. Threads on one CPU stay below 2^20, and
+ * 2^44 byte locks take ten days of nothing else. */
+#define US_FLIGHT_BITS 20
+#define US_FLIGHT_MASK ((1ull << US_FLIGHT_BITS) - 1)
+
 /* What the machine keeps for each CPU; one line for each group of writers. */
 struct us_cpu {
     struct us_lock control; /* class CONTROL */
     unsigned node, domain;
+    _Atomic bool offline; /* regions stay closed (local.h); written under the control lock */
     _Atomic uint32_t slot US_ALIGNED(US_LINE);      /* the fallback's try-lock */
-    _Atomic uint64_t in_flight US_ALIGNED(US_LINE); /* low half: flights; high: byte locks taken */
+    _Atomic uint64_t in_flight US_ALIGNED(US_LINE); /* flights, and byte locks taken */
     _Atomic uint64_t byte_contended;
 } US_ALIGNED(US_LINE);
 
@@ -130,6 +136,20 @@ static inline unsigned us_domain_of_cpu(const struct us_machine *m, unsigned cpu
 static inline unsigned us_domain_cpu(const struct us_machine *m, unsigned domain, unsigned i)
 {
     return m->domain_cpus[m->domain[domain].first_cpu + i];
+}
+
+/* CPUs can be taken out of use. Nothing is taken from the threads that run there: their calls find
+ * closed regions. The last one of a node or domain is gone when none of it is online. */
+static inline bool us_cpu_online(const struct us_machine *m, unsigned cpu)
+{
+    return !atomic_load_explicit(&m->cpu[cpu].offline, memory_order_relaxed);
+}
+unsigned us_domain_online(const struct us_machine *m, unsigned domain); /* how many are */
+unsigned us_node_online(const struct us_machine *m, unsigned node);
+
+static inline unsigned us_cpu_flights(const struct us_cpu *cpu)
+{
+    return (unsigned)(atomic_load(&cpu->in_flight) & US_FLIGHT_MASK);
 }
 
 /* ---- clock, chance --------------------------------------------------------------------- */

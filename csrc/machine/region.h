@@ -52,8 +52,7 @@ struct us_ring {
     uint64_t length;       /* bytes of that node; 0 = takes nothing */
     _Atomic uint64_t seen; /* header at the last ageing visit; equal = untouched */
     struct us_lock lock; /* of a shared or alien queue: with the header in one line; else unused */
-    uint64_t pad;
-    void *object[]; /* at offset 64 */
+    void *object[];      /* at offset 64 */
 };
 
 /* What happens to `seen` when an operation commits. */

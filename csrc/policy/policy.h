@@ -87,7 +87,7 @@ struct us_policy {
      * none. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
-    /* Periodic work of a CPU; period 0 = none. */
+    /* Periodic work of a CPU that is online; period 0 = none. */
     void (*tick)(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
     uint64_t (*tick_period)(const struct us_cache *c);
     /* Sizes that follow the traffic. Every adapt_period (0 = never) of the policy's clock
@@ -100,6 +100,11 @@ struct us_policy {
     void (*flush_cpu)(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
     /* Frees empty slabs and orders partial lists on a node; returns bytes released. */
     uint64_t (*shrink)(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
+    /* A CPU comes, its region being open again, or goes: it is marked (us_cpu_online) and regions
+     * that are opened from now on stay closed. The policy then closes and empties the CPU's stock,
+     * as flush_cpu does, which is what is called when there is no hook; us_domain_online and
+     * us_node_online give 0 when the last CPU of its domain or node goes, whose queues nobody will
+     * use then. Either may be NULL. */
     void (*cpu_online)(struct us_cache *c, struct us_flight *f, unsigned cpu);
     void (*cpu_offline)(struct us_cache *c, struct us_flight *f, unsigned cpu);
     /* Every lock of the cache that lives, for totals of their use. Called in a flight. */

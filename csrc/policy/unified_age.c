@@ -111,7 +111,7 @@ void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint
     unsigned first = 0;
 
     (void)now;
-    while (us_node_of_cpu(m, first) != node)
+    while (us_node_of_cpu(m, first) != node || !us_cpu_online(m, first))
         first++;
     if (first != cpu) /* once for each node */
         return;

@@ -349,6 +349,12 @@ static PyMethodDef allocator_methods[] = {
      "_reaper($self, nanoseconds, /)\n--\n\nStarts or (0) stops the reaper thread."},
     {"_on_cpu", us_py_allocator_on_cpu, METH_O,
      "_on_cpu($self, cpu, /)\n--\n\nMoves to a CPU; returns the previous one."},
+    {"_offline_cpu", us_py_allocator_offline_cpu, METH_O,
+     "_offline_cpu($self, cpu, /)\n--\n\nTakes a CPU out of use."},
+    {"_online_cpu", us_py_allocator_online_cpu, METH_O,
+     "_online_cpu($self, cpu, /)\n--\n\nTakes a CPU into use again."},
+    {"_online", us_py_allocator_online, METH_NOARGS,
+     "_online($self, /)\n--\n\nWhether each CPU is in use."},
     {"_memory_policy", us_py_allocator_memory_policy, METH_VARARGS,
      "_memory_policy($self, nodes, interleave, /)\n--\n\nSets the thread's policy; returns the "
      "old."},

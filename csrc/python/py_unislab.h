@@ -232,6 +232,9 @@ PyObject *us_py_allocator_expire(PyObject *op, PyObject *args, PyObject *kwargs)
 PyObject *us_py_allocator_advance(PyObject *self, PyObject *value);
 PyObject *us_py_allocator_reaper(PyObject *op, PyObject *value);
 PyObject *us_py_allocator_on_cpu(PyObject *op, PyObject *value);
+PyObject *us_py_allocator_offline_cpu(PyObject *self, PyObject *value);
+PyObject *us_py_allocator_online_cpu(PyObject *self, PyObject *value);
+PyObject *us_py_allocator_online(PyObject *op, PyObject *unused);
 PyObject *us_py_allocator_memory_policy(PyObject *op, PyObject *args);
 PyObject *us_py_allocator_memory_policy_restore(PyObject *op, PyObject *bytes);
 PyObject *us_py_allocator_fail(PyObject *op, PyObject *args);

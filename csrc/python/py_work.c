@@ -223,6 +223,53 @@ PyObject *us_py_allocator_on_cpu(PyObject *op, PyObject *value)
     return result;
 }
 
+/* ---- CPUs in use ----------------------------------------------------------------------------- */
+
+static PyObject *change_cpu(PyObject *op, PyObject *value,
+                            enum us_status (*change)(struct us_allocator *, unsigned,
+                                                     struct us_error *))
+{
+    struct us_py_call call;
+    struct us_error error;
+    unsigned long cpu = PyLong_AsUnsignedLong(value);
+    if (PyErr_Occurred())
+        return NULL;
+    struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
+    if (!core)
+        return NULL;
+    us_py_release(&call);
+    enum us_status status = change(core, (unsigned)cpu, &error);
+    us_py_acquire(&call);
+    us_py_leave(&call);
+    if (status != US_OK)
+        return us_py_raise(((Allocator *)op)->state, &error, NULL);
+    Py_RETURN_NONE;
+}
+
+PyObject *us_py_allocator_offline_cpu(PyObject *self, PyObject *value)
+{
+    return change_cpu(self, value, us_allocator_offline_cpu);
+}
+
+PyObject *us_py_allocator_online_cpu(PyObject *self, PyObject *value)
+{
+    return change_cpu(self, value, us_allocator_online_cpu);
+}
+
+PyObject *us_py_allocator_online(PyObject *op, PyObject *unused)
+{
+    struct us_py_call call;
+    (void)unused;
+    struct us_allocator *core = us_py_enter_allocator(&call, (Allocator *)op);
+    if (!core)
+        return NULL;
+    PyObject *tuple = PyTuple_New(core->machine->ncpus);
+    for (unsigned cpu = 0; tuple && cpu < core->machine->ncpus; cpu++)
+        PyTuple_SET_ITEM(tuple, cpu, PyBool_FromLong(us_allocator_cpu_online(core, cpu)));
+    us_py_leave(&call);
+    return tuple;
+}
+
 /* Sets the calling thread's memory policy (nodes, interleave or preferred); returns the old one. */
 PyObject *us_py_allocator_memory_policy(PyObject *op, PyObject *args)
 {

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from unislab.arguments import real, several, whole
 from unislab.cache import DEBUG_F, FLAGS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unislab.stats import Stats
     from unislab.validation import Validation
 
-__all__ = ["Allocator", "Reaper"]
+__all__ = ["CPU", "Allocator", "Reaper"]
 
 T = TypeVar("T")
 
@@ -93,6 +93,15 @@ def _concrete(cls: type[Allocator], base: type[Allocator]) -> type[Allocator]:
     if issubclass(base, cls):
         return base
     return type(cls.__name__, (cls, base), {"__module__": cls.__module__, "__slots__": ()})
+
+
+class CPU(NamedTuple):
+    """One CPU of an allocator's machine, as :attr:`Allocator.cpus` lists them."""
+
+    number: int
+    node: int
+    domain: int
+    online: bool
 
 
 class Reaper:
@@ -206,6 +215,9 @@ class Allocator:
         def _advance(self, nanoseconds: int, /) -> int: ...
         def _reaper(self, nanoseconds: int, /) -> None: ...
         def _on_cpu(self, cpu: int, /) -> int: ...
+        def _offline_cpu(self, cpu: int, /) -> None: ...
+        def _online_cpu(self, cpu: int, /) -> None: ...
+        def _online(self) -> tuple[bool, ...]: ...
         def _memory_policy(self, nodes: tuple[int, ...], interleave: bool, /) -> bytes: ...
         def _memory_policy_restore(self, old: bytes, /) -> None: ...
         def _fail(self, kind: int, rate: float, nth: int, /) -> None: ...
@@ -482,6 +494,11 @@ class Allocator:
     def on_cpu(self, cpu: int) -> Iterator[Self]:
         """Do what is in the block on a CPU: by script on a machine, by pinning the thread here.
 
+        Raises
+        ------
+        ValueError
+            For a CPU that is not on the machine, and for one that is offline.
+
         Examples
         --------
         >>> import unislab as us
@@ -489,8 +506,12 @@ class Allocator:
         ...     alloc.cpu
         3
         """
-        last = len(self._topology[0]) - 1
-        cpu = whole("CPU {} is not on this machine", cpu, 0, last)
+        cpu = self._cpu(cpu)
+        if not self._online()[cpu]:
+            raise ValueError(
+                f"CPU {cpu} is offline: expected one of {list(self.online_cpus)}, "
+                f"or online_cpu({cpu}) first"
+            )
         if self.machine is None:
             affinity = os.sched_getaffinity(0)
             self._on_cpu(cpu)
@@ -507,6 +528,80 @@ class Allocator:
         finally:
             if not self.closed:
                 self._on_cpu(previous)
+
+    def _cpu(self, cpu: int) -> int:
+        """A CPU of the machine, online or not."""
+        return whole("CPU {} is not on this machine", cpu, 0, len(self._topology[0]) - 1)
+
+    @property
+    def cpus(self) -> tuple[CPU, ...]:
+        """Every CPU: ``number``, ``node``, ``domain`` and whether it is ``online``.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(machine=us.Machine.grid(2, 1, 1)) as alloc:
+        ...     alloc.offline_cpu(1)
+        ...     alloc.cpus[1]
+        CPU(number=1, node=1, domain=1, online=False)
+        """
+        nodes, domains = self._topology
+        rows = zip(nodes, domains, self._online(), strict=True)
+        return tuple(CPU(number, *row) for number, row in enumerate(rows))
+
+    @property
+    def online_cpus(self) -> tuple[int, ...]:
+        """Numbers of the CPUs that are in use: all, but for those taken offline."""
+        return tuple(cpu for cpu, online in enumerate(self._online()) if online)
+
+    def offline_cpu(self, cpu: int) -> None:
+        """Take a CPU out of use, as when it is unplugged.
+
+        Its stocks are drained in every cache, and when it was the last one of its node or cache
+        domain what the policy keeps there for CPUs is drained too. Timers pass it over. The
+        operating system knows nothing of this: a thread that runs there (on a scripted machine: a
+        script that stands there) goes on, and its calls are served from the next level.
+        :meth:`on_cpu`, and workloads that are placed on the CPU, are refused.
+
+        Parameters
+        ----------
+        cpu : int
+
+        Raises
+        ------
+        ValueError
+            When it is not on the machine, is offline already, or is the last one online.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
+        ...     with alloc.on_cpu(1):
+        ...         alloc.kfree(alloc.kmalloc(100))
+        ...     alloc.offline_cpu(1)
+        ...     alloc.account()["queued"], alloc.online_cpus
+        (0, (0,))
+        """
+        self._offline_cpu(self._cpu(cpu))
+
+    def online_cpu(self, cpu: int) -> None:
+        """Take a CPU into use again; its queues start empty.
+
+        Raises
+        ------
+        ValueError
+            When it is not on the machine or is online already.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
+        ...     alloc.offline_cpu(0)
+        ...     alloc.online_cpu(0)
+        ...     alloc.online_cpus
+        (0, 1)
+        """
+        self._online_cpu(self._cpu(cpu))
 
     @contextmanager
     def memory_policy(
@@ -773,7 +868,9 @@ class Allocator:
         if self.closed:
             return "<Allocator: closed>"
         where = "this machine" if self.machine is None else repr(self.machine)[1:-1]
+        online = self._online()
+        some = "" if all(online) else f", {sum(online)} of {len(online)} CPUs online"
         return (
             f"<Allocator {self.policy}: {len(self._caches())} caches, "
-            f"{format_size(self._reserved)} reserved, {where}>"
+            f"{format_size(self._reserved)} reserved, {where}{some}>"
         )

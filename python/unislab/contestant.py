@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unislab import _model, _native
@@ -158,13 +159,34 @@ def _memory(account: Mapping[str, int], peaks: Callable[[], Mapping[str, int]]) 
 
 
 def _place(workload: Workload, modelled: bool, allocator: Allocator) -> Any:
-    """How CPUs of the workload become CPUs of the machine."""
+    """How CPUs of the workload become CPUs of the machine that are online."""
     if modelled:
         count = len(allocator.topology.cpu_node)
         folded = fold_cpus(workload, range(count))
     else:
         folded = fold_cpus(workload)
-    return lambda cpus: tuple(dict.fromkeys(folded[c] for c in cpus))
+    online = allocator._online()
+
+    def place(cpus: Sequence[int]) -> tuple[int, ...]:
+        wanted = tuple(dict.fromkeys(folded[c] for c in cpus))
+        if all(online):
+            return wanted
+        possible = wanted or (range(len(online)) if modelled else sorted(os.sched_getaffinity(0)))
+        usable = tuple(cpu for cpu in possible if cpu >= len(online) or online[cpu])
+        if not usable:
+            raise ValueError(
+                f"{workload.name}: a task is placed on {_named(possible)}, which the allocator has "
+                f"offline; place it on one of {list(allocator.online_cpus)}, or call "
+                f"online_cpu({possible[0]}) first"
+            )
+        return usable
+
+    return place
+
+
+def _named(cpus: Sequence[int]) -> str:
+    """CPUs in a text."""
+    return f"CPU{'s' if len(cpus) > 1 else ''} {', '.join(map(str, cpus))}"
 
 
 class Harness:

@@ -17,7 +17,7 @@ static unsigned flights_of(struct us_machine *m)
     unsigned n = 0;
 
     for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
-        n += (uint32_t)atomic_load(&m->cpu[cpu].in_flight);
+        n += us_cpu_flights(&m->cpu[cpu]);
     return n;
 }
 

@@ -121,6 +121,27 @@ static void several_allocators_and_grandchildren(void)
     fixture_close(b);
 }
 
+/* The one who forks holds the config lock of each. */
+static void many_allocators(void)
+{
+    enum { MANY = 60 };
+    struct us_allocator *a[MANY];
+    pid_t child;
+
+    for (unsigned i = 0; i < MANY; i++)
+        a[i] = fixture_open(us_policy_at(i % 2)->name, NULL, 0, false);
+    child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        for (unsigned i = 0; i < MANY; i++)
+            us_kfree(a[i], us_kmalloc(a[i], 100, 0, US_ANY_NODE));
+        _exit(check_result() ? 1 : 0);
+    }
+    CHECK_EQ(wait_for(child), 0);
+    for (unsigned i = 0; i < MANY; i++)
+        fixture_close(a[i]);
+}
+
 static uint64_t queued(struct us_cache *c)
 {
     struct us_account account;
@@ -180,6 +201,7 @@ int main(void)
     alarm(120);
     RUN(fork_while_threads_work);
     RUN(several_allocators_and_grandchildren);
+    RUN(many_allocators);
     RUN(the_reaper_runs_in_parent_and_child);
     return check_result();
 }

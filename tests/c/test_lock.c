@@ -32,6 +32,33 @@ static void a_try_gets_what_is_free(void)
     us_flight_leave(&f);
 }
 
+/* Counts of 32 bits would begin anew within minutes of nothing else. */
+static void counts_go_beyond_32_bits(void)
+{
+    struct us_cpu *cpu = &machine->cpu[us_cpu_now(machine)];
+    const uint64_t most = UINT32_MAX, bytes = most << US_FLIGHT_BITS;
+    uint64_t before, after, contended;
+    _Atomic uint8_t byte = 0;
+    struct us_flight f;
+    struct us_lock lock;
+
+    us_lock_init(&lock, US_LOCK_NODE);
+    atomic_store(&lock.acquired, most);
+    us_lock_totals(machine, US_LOCK_SLAB, &before, &contended);
+    atomic_fetch_add(&cpu->in_flight, bytes);
+    us_flight_enter(machine, &f);
+    CHECK(us_lock_take(&f, &lock));
+    us_lock_drop(&f, &lock);
+    CHECK(us_bytelock_take(&f, &byte));
+    us_bytelock_drop(&f, &byte);
+    CHECK(us_cpu_flights(&machine->cpu[f.counted_cpu]) == 1);
+    us_flight_leave(&f);
+    CHECK_EQ(atomic_load(&lock.acquired), 1ull << 32);
+    us_lock_totals(machine, US_LOCK_SLAB, &after, &contended);
+    CHECK_EQ(after - before, 1ull << 32);
+    atomic_fetch_sub(&cpu->in_flight, bytes);
+}
+
 static void what_was_taken_is_counted(void)
 {
     uint64_t nodes, slabs, contended, before_nodes, before_slabs;
@@ -219,6 +246,7 @@ int main(void)
     REQUIRE(machine != NULL);
     RUN(a_try_gets_what_is_free);
     RUN(what_was_taken_is_counted);
+    RUN(counts_go_beyond_32_bits);
     RUN(without_a_flight_locks_work_as_well);
 #ifndef US_MODEL
     RUN(one_thread_at_a_time_holds_a_lock);

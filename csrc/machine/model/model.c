@@ -76,7 +76,7 @@ void us_fence_all(struct us_machine *m, enum us_mode mode)
 /* ---- locks ------------------------------------------------------------------------------------
  */
 
-static void count(_Atomic uint32_t *n)
+static void count(_Atomic uint64_t *n)
 {
     atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
 }
@@ -151,7 +151,7 @@ static void count_out(struct us_flight *f, uint64_t flight)
 {
     _Atomic uint64_t *count = &f->machine->cpu[f->counted_cpu].in_flight;
 
-    atomic_fetch_add_explicit(count, ((uint64_t)f->byte_locks << 32) - flight,
+    atomic_fetch_add_explicit(count, ((uint64_t)f->byte_locks << US_FLIGHT_BITS) - flight,
                               memory_order_relaxed);
     f->byte_locks = 0;
 }
@@ -205,7 +205,7 @@ void us_frame_leave(struct us_flight *f)
 void us_gate_shut(struct us_machine *m, struct us_flight *f)
 {
     for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
-        if ((uint32_t)atomic_load(&m->cpu[cpu].in_flight) != 0)
+        if (us_cpu_flights(&m->cpu[cpu]) != 0)
             us_fatal("the gate was to be shut from inside a slow path");
     if (atomic_load(&m->gate) != 0)
         us_fatal("the gate was to be shut by the thread that shut it already");

@@ -17,16 +17,11 @@
 #include "machine/native/futex.h"
 #include "machine/native/rseq.h"
 
-static uint32_t flights(const struct us_cpu *cpu)
-{
-    return (uint32_t)atomic_load(&cpu->in_flight);
-}
-
 /* Ends the count, and with the same addition tells how many byte locks were taken. */
 static void count_out(struct us_flight *f, uint64_t flight)
 {
     struct us_machine *m = f->machine;
-    uint64_t change = ((uint64_t)f->byte_locks << 32) - flight;
+    uint64_t change = ((uint64_t)f->byte_locks << US_FLIGHT_BITS) - flight;
 
     f->byte_locks = 0;
     if (change != 0)
@@ -164,9 +159,10 @@ void us_flight_suspend(struct us_flight *f)
     if (f->nested || f->gate)
         return;
 #ifdef US_CHECK
-    if (us_thread()->nheld != 0)
-        us_fatal("a slow path was suspended while it holds %s",
-                 us_lock_class_name(us_thread()->held[0]));
+    for (unsigned klass = 0; klass < US_LOCK_NCLASSES; klass++)
+        if (us_thread()->held[klass] > 0)
+            us_fatal("a slow path was suspended while it holds %s",
+                     us_lock_class_name((enum us_lock_class)klass));
 #endif
     us_thread()->frame = NULL;
     leave(f, 1);
@@ -222,7 +218,7 @@ void us_gate_shut(struct us_machine *m, struct us_flight *f)
         for (;;) {
             uint32_t event = atomic_load(&m->gate_event);
 
-            if (flights(&m->cpu[cpu]) == 0)
+            if (us_cpu_flights(&m->cpu[cpu]) == 0)
                 break;
             us_futex_wait(&m->gate_event, event);
         }
@@ -251,7 +247,7 @@ void us_gate_after_fork_child(struct us_machine *m)
     for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
         struct us_cpu *c = &m->cpu[cpu];
 
-        atomic_fetch_and(&c->in_flight, ~0xffffffffull); /* flights of threads that are not here */
+        atomic_fetch_and(&c->in_flight, ~US_FLIGHT_MASK); /* of threads that are not here */
         atomic_store(&c->slot, 0);
         atomic_store(&c->control.word, 0);
     }

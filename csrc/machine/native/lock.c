@@ -15,7 +15,7 @@ static bool may_not_try(const struct us_flight *f)
 }
 
 /* Written by the holder alone; readers of other threads see one or the other. */
-static void count(_Atomic uint32_t *n)
+static void count(_Atomic uint64_t *n)
 {
     atomic_store_explicit(n, atomic_load_explicit(n, memory_order_relaxed) + 1,
                           memory_order_relaxed);

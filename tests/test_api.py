@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rules.machines import place
 
 import unislab as us
 from unislab.sizes import format_size
@@ -546,6 +547,25 @@ def test_a_reaper_expires_what_nobody_touches(make: Callable[..., us.Allocator])
     assert "stopped" in repr(reaper)
     with pytest.raises(ValueError, match="period"):
         alloc.reaper(0)
+
+
+def test_a_reaper_is_ended_by_the_next_and_by_its_own_handle(
+    make: Callable[..., us.Allocator], kind: str
+) -> None:
+    alloc = make(**place(kind))
+    first = alloc.reaper("1 s")
+    assert first.running
+    second = alloc.reaper("2 s")
+    assert (first.running, second.running) == (False, True)
+    assert "stopped" in repr(first)
+    first.stop()  # its own has ended: the other one goes on
+    assert second.running
+    second.stop()
+    assert not second.running
+    third = alloc.reaper("1 s")
+    second.stop()
+    assert third.running
+    third.stop()
 
 
 def test_a_reaper_outlives_nothing(policy: str) -> None:

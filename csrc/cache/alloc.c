@@ -231,23 +231,14 @@ enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *co
     return us_explain_misuse(c, objects[i], US_MISUSE_OUTSIDE, NULL, e);
 }
 
-/* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to
- * refuse. */
-static struct us_cache *cache_of(struct us_allocator *a, const void *object)
-{
-    const struct us_slab *s = us_slab_of(&a->slabs, object);
-
-    return s ? s->cache : a->large;
-}
-
 bool us_kfree_finding(struct us_allocator *a, const void *object, struct us_finding *out)
 {
-    return us_cache_finding(cache_of(a, object), object, out);
+    return us_cache_finding(us_kmalloc_owner(a, object), object, out);
 }
 
 enum us_status us_kfree_checked(struct us_allocator *a, void *object, struct us_error *e)
 {
-    return us_cache_free_checked(cache_of(a, object), object, e);
+    return us_cache_free_checked(us_kmalloc_owner(a, object), object, e);
 }
 
 /* ---- why not --------------------------------------------------------------------------------- */

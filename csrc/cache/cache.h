@@ -35,6 +35,7 @@ struct us_allocator {
     _Atomic uint64_t next_purge;
     _Atomic uint32_t expiring;    /* one expiration of everything at a time */
     _Atomic uint32_t running;     /* one us_allocator_run_due at a time */
+    _Atomic uint64_t reapers;     /* started so far */
     struct us_flight fork_flight; /* of the gate that is shut while the process forks */
 };
 
@@ -57,6 +58,9 @@ enum us_status us_cache_free_checked(struct us_cache *c, void *object, struct us
 enum us_status us_cache_free_bulk_checked(struct us_cache *c, size_t n, void *const *objects,
                                           struct us_error *e);
 enum us_status us_kfree_checked(struct us_allocator *a, void *object, struct us_error *e);
+/* us_krealloc; *out is NULL unless there is a block of `size` bytes. */
+enum us_status us_krealloc_checked(struct us_allocator *a, void *object, size_t size,
+                                   unsigned flags, int node, void **out, struct us_error *e);
 /* The same finding in parts: true when freeing `object` would be a misuse. */
 struct us_finding {
     enum us_misuse_kind kind;
@@ -166,8 +170,15 @@ uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t t
 void us_allocator_flush(struct us_allocator *a);
 /* Runs every tick that is due at the policy's clock, and the purge. Cheap when nothing is. */
 void us_allocator_run_due(struct us_allocator *a);
-/* Starts (period > 0) or stops (0) the thread that expires and runs what is due. */
+/* Starts (period > 0) or stops (0) the thread that expires and runs what is due. An allocator has
+ * one: the last one started ends the one before. */
 enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e);
+/* The number of the reaper at work, 0 = none. No two of an allocator have the same. */
+uint64_t us_allocator_reaper_number(struct us_allocator *a);
+enum us_status us_allocator_reaper_start(struct us_allocator *a, uint64_t period_ns,
+                                         uint64_t *number, struct us_error *e);
+/* Stops the reaper of this number, if it is still the one at work. */
+void us_allocator_reaper_stop(struct us_allocator *a, uint64_t number);
 /* Shuts the gate and closes every region; for fork, destroy, exact reads. */
 void us_allocator_stop(struct us_allocator *a, struct us_flight *f);
 void us_allocator_resume(struct us_allocator *a, struct us_flight *f);

@@ -22,7 +22,7 @@
 
 struct us_reaper {
     struct us_allocator *allocator;
-    uint64_t period;
+    uint64_t period, number;
     uint64_t next; /* model: on the policy's clock */
 #ifndef US_MODEL
     pthread_t thread;
@@ -324,14 +324,17 @@ void us_reaper_fork_child(struct us_allocator *a)
 
 #endif
 
-/* The reaper there was, out of its place. */
-static struct us_reaper *replace(struct us_allocator *a, struct us_reaper *r)
+/* The reaper there was, out of its place; NULL when it is not the one that is meant (0 = any). */
+static struct us_reaper *replace(struct us_allocator *a, uint64_t number, struct us_reaper *r)
 {
     struct us_reaper *old;
 
     us_config_take(a);
     old = a->reaper;
-    a->reaper = r;
+    if (old && number && old->number != number)
+        old = NULL;
+    else
+        a->reaper = r;
     us_config_drop(a);
     return old;
 }
@@ -353,22 +356,48 @@ static struct us_reaper *begin(struct us_allocator *a, uint64_t period_ns)
         return NULL;
     r->allocator = a;
     r->period = period_ns;
+    r->number = atomic_fetch_add(&a->reapers, 1) + 1;
     if (start(r))
         return r;
     free(r);
     return NULL;
 }
 
-enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e)
+enum us_status us_allocator_reaper_start(struct us_allocator *a, uint64_t period_ns,
+                                         uint64_t *number, struct us_error *e)
 {
     struct us_reaper *r;
 
-    end(replace(a, NULL));
-    if (period_ns == 0)
-        return US_OK;
+    end(replace(a, 0, NULL));
     r = begin(a, period_ns);
     if (!r)
         return us_error_fill(e, US_ENOMEM, "the reaper thread could not be started");
-    end(replace(a, r)); /* another thread was faster: the last one stays */
+    *number = r->number;
+    end(replace(a, 0, r)); /* another thread was faster: the last one stays */
+    return US_OK;
+}
+
+void us_allocator_reaper_stop(struct us_allocator *a, uint64_t number)
+{
+    end(replace(a, number, NULL));
+}
+
+uint64_t us_allocator_reaper_number(struct us_allocator *a)
+{
+    uint64_t number;
+
+    us_config_take(a);
+    number = a->reaper ? a->reaper->number : 0;
+    us_config_drop(a);
+    return number;
+}
+
+enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e)
+{
+    uint64_t number;
+
+    if (period_ns)
+        return us_allocator_reaper_start(a, period_ns, &number, e);
+    us_allocator_reaper_stop(a, 0);
     return US_OK;
 }

@@ -75,6 +75,7 @@ bool us_general_unused(const struct us_allocator *a);
 bool us_large_create(struct us_allocator *a, struct us_error *e);
 void us_large_destroy(struct us_allocator *a);
 unsigned us_large_order(const struct us_allocator *a, size_t size);
+struct us_cache *us_kmalloc_owner(struct us_allocator *a, const void *object);
 
 /* ---- tunables ----------------------------------------------------------------------------------
  */

@@ -333,13 +333,112 @@ void us_kfree(struct us_allocator *a, void *object)
     us_cache_free(US_LIKELY(s != NULL) ? s->cache : a->large, object);
 }
 
-size_t us_ksize(struct us_allocator *a, const void *object)
+static size_t usable(const struct us_allocator *a, const struct us_slab *s)
 {
-    const struct us_slab *s = us_slab_of(&a->slabs, object);
-
-    if (!s)
-        return 0;
     if (atomic_load_explicit(&s->state, memory_order_relaxed) & US_SLAB_LARGE)
         return a->machine->page_size << us_slab_order(s);
     return s->cache->size;
+}
+
+/* The cache an address of kmalloc belongs to; one that belongs to none is kmalloc-large's to
+ * refuse. */
+struct us_cache *us_kmalloc_owner(struct us_allocator *a, const void *object)
+{
+    const struct us_slab *s = us_slab_of(&a->slabs, object);
+
+    return s ? s->cache : a->large;
+}
+
+size_t us_ksize(struct us_allocator *a, const void *object)
+{
+    struct us_slab *s;
+    uint32_t index;
+
+    if (us_misuse_of(us_kmalloc_owner(a, object), object, &s, &index) != US_MISUSE_NONE)
+        return 0;
+    return usable(a, s);
+}
+
+/* ---- krealloc -------------------------------------------------------------------------------- */
+
+/* The block stays when the general cache it came from, or its order of pages, is that of `size`. */
+static bool stays(struct us_allocator *a, const struct us_slab *s, size_t size)
+{
+    const struct us_cache *wanted = us_kmalloc_cache(a, size);
+
+    if (s->cache != a->large)
+        return s->cache == wanted;
+    return !wanted && size <= (size_t)a->machine->page_size << US_MAX_ORDER &&
+           us_large_order(a, size) == us_slab_order(s);
+}
+
+/* A new block with what the old one held; NULL when it is not to be had, or the old one turns out
+ * to be free already (*kind then says so). */
+static void *move(struct us_allocator *a, struct us_slab *s, void *object, size_t size,
+                  unsigned flags, int node, enum us_misuse_kind *kind)
+{
+    struct us_cache *c = s->cache;
+    const size_t held = usable(a, s);
+    void *block = us_kmalloc(a, size, flags, node);
+
+    if (!block)
+        return NULL;
+    memcpy(block, object, held < size ? held : size);
+    if (c->flags & US_DEBUG_F)
+        *kind = us_debug_free(c, object, &s);
+    else
+        us_cache_free(c, object);
+    if (*kind == US_MISUSE_NONE)
+        return block;
+    us_kfree(a, block);
+    return NULL;
+}
+
+static void *krealloc(struct us_allocator *a, void *object, size_t size, unsigned flags, int node,
+                      enum us_misuse_kind *kind)
+{
+    struct us_slab *s;
+    uint32_t index;
+
+    *kind = US_MISUSE_NONE;
+    if (!object)
+        return size ? us_kmalloc(a, size, flags, node) : NULL;
+    *kind = us_misuse_of(us_kmalloc_owner(a, object), object, &s, &index);
+    if (*kind != US_MISUSE_NONE)
+        return NULL;
+    if (size && stays(a, s, size))
+        return object;
+    if (size)
+        return move(a, s, object, size, flags, node, kind);
+    us_kfree(a, object);
+    return NULL;
+}
+
+void *us_krealloc(struct us_allocator *a, void *object, size_t size, unsigned flags, int node)
+{
+    enum us_misuse_kind kind;
+    void *block = krealloc(a, object, size, flags, node, &kind);
+
+    if (kind != US_MISUSE_NONE)
+        us_refuse(us_kmalloc_owner(a, object), object, kind);
+    return block;
+}
+
+enum us_status us_krealloc_checked(struct us_allocator *a, void *object, size_t size,
+                                   unsigned flags, int node, void **out, struct us_error *e)
+{
+    struct us_cache *c = us_kmalloc_owner(a, object), *wanted = us_kmalloc_cache(a, size);
+    enum us_misuse_kind kind;
+
+    if (object && size == 0) {
+        *out = NULL;
+        return us_kfree_checked(a, object, e);
+    }
+    *out = krealloc(a, object, size, flags, node, &kind);
+    if (kind != US_MISUSE_NONE)
+        return us_explain_misuse(c, object, kind, us_slab_of(&a->slabs, object), e);
+    if (*out || size == 0)
+        return US_OK;
+    us_cache_explain_failure(wanted ? wanted : a->large, size, e);
+    return US_ENOMEM;
 }

@@ -149,7 +149,15 @@ enum us_status us_cache_destroy(struct us_cache *cache, bool force, struct us_er
 /* General caches. Large sizes go to the page provider. */
 void *us_kmalloc(struct us_allocator *allocator, size_t size, unsigned flags, int node);
 void us_kfree(struct us_allocator *allocator, void *object);
-size_t us_ksize(struct us_allocator *allocator, const void *object); /* 0 = not ours */
+/* Usable bytes; 0 = not the start of an allocation of this allocator. */
+size_t us_ksize(struct us_allocator *allocator, const void *object);
+/* Another size for what us_kmalloc returned, NULL being nothing: us_kmalloc. Size 0 frees and gives
+ * NULL. The address stays while the general cache (above those, the order of pages) does; else the
+ * lesser of old usable size and new size is copied and the old object freed. When there is no
+ * memory the result is NULL and the old object is as it was. `flags` and `node` are for the new
+ * one; US_ZERO clears what is not copied. */
+void *us_krealloc(struct us_allocator *allocator, void *object, size_t size, unsigned flags,
+                  int node);
 
 /* Gives everything unused back: queues to slabs, empty slabs to the provider, pages to the
  * system. Returns bytes of slabs released. */

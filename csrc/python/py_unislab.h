@@ -223,6 +223,8 @@ PyObject *us_py_allocator_create_cache(PyObject *op, PyObject *args);
 PyObject *us_py_allocator_caches(PyObject *op, PyObject *unused);
 PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                                   PyObject *kwnames);
+PyObject *us_py_allocator_krealloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                                   PyObject *kwnames);
 PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value);
 PyObject *us_py_allocator_ksize(PyObject *op, PyObject *value);
 PyObject *us_py_allocator_shrink(PyObject *self, PyObject *unused);
@@ -230,7 +232,9 @@ PyObject *us_py_allocator_purge(PyObject *self, PyObject *unused);
 PyObject *us_py_allocator_flush(PyObject *self, PyObject *unused);
 PyObject *us_py_allocator_expire(PyObject *op, PyObject *args, PyObject *kwargs);
 PyObject *us_py_allocator_advance(PyObject *self, PyObject *value);
-PyObject *us_py_allocator_reaper(PyObject *op, PyObject *value);
+PyObject *us_py_allocator_reaper_start(PyObject *op, PyObject *value);
+PyObject *us_py_allocator_reaper_stop(PyObject *self, PyObject *value);
+PyObject *us_py_allocator_reaper_number(PyObject *self, PyObject *unused);
 PyObject *us_py_allocator_on_cpu(PyObject *op, PyObject *value);
 PyObject *us_py_allocator_offline_cpu(PyObject *self, PyObject *value);
 PyObject *us_py_allocator_online_cpu(PyObject *self, PyObject *value);

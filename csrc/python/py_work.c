@@ -43,6 +43,39 @@ PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_
     return address;
 }
 
+PyObject *us_py_allocator_krealloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                                   PyObject *kwnames)
+{
+    Allocator *self = (Allocator *)op;
+    struct us_py_call call;
+    struct us_error error;
+    uint64_t address;
+    unsigned flags;
+    void *object;
+    int node;
+    if (nargs != 2) {
+        PyErr_Format(PyExc_TypeError, "krealloc() takes an address and a size (%zd given)", nargs);
+        return NULL;
+    }
+    Py_ssize_t size;
+    if (!us_py_address(args[0], &address) ||
+        !us_py_count(args[1], "size for krealloc()", 0, PY_SSIZE_T_MAX, &size))
+        return NULL;
+    struct us_allocator *core = us_py_enter_allocator(&call, self);
+    if (!core)
+        return NULL;
+    PyObject *result = NULL;
+    if (us_py_placement("krealloc", args + nargs, kwnames, core->machine, &flags, &node)) {
+        if (us_krealloc_checked(core, (void *)(uintptr_t)address, (size_t)size, flags, node,
+                                &object, &error) != US_OK)
+            us_py_raise(self->state, &error, NULL);
+        else
+            result = PyLong_FromVoidPtr(object); /* without memory for it the object is lost */
+    }
+    us_py_leave(&call);
+    return result;
+}
+
 PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value)
 {
     Allocator *self = (Allocator *)op;
@@ -181,10 +214,11 @@ PyObject *us_py_allocator_advance(PyObject *self, PyObject *value)
     return run(self, work_advance, delta);
 }
 
-PyObject *us_py_allocator_reaper(PyObject *op, PyObject *value)
+PyObject *us_py_allocator_reaper_start(PyObject *op, PyObject *value)
 {
     struct us_py_call call;
     struct us_error error;
+    uint64_t number;
     unsigned long long period = PyLong_AsUnsignedLongLong(value);
     if (period == UINT64_MAX && PyErr_Occurred())
         return NULL;
@@ -192,12 +226,38 @@ PyObject *us_py_allocator_reaper(PyObject *op, PyObject *value)
     if (!core)
         return NULL;
     us_py_release(&call);
-    enum us_status status = us_allocator_reaper(core, period, &error);
+    enum us_status status = us_allocator_reaper_start(core, period, &number, &error);
     us_py_acquire(&call);
     if (status != US_OK)
         us_py_raise(((Allocator *)op)->state, &error, NULL);
     us_py_leave(&call);
-    return status == US_OK ? Py_NewRef(Py_None) : NULL;
+    return status == US_OK ? PyLong_FromUnsignedLongLong(number) : NULL;
+}
+
+static uint64_t work_reaper_stop(struct us_allocator *core, int64_t number)
+{
+    us_allocator_reaper_stop(core, (uint64_t)number);
+    return 0;
+}
+
+static uint64_t work_reaper_number(struct us_allocator *core, int64_t unused)
+{
+    (void)unused;
+    return us_allocator_reaper_number(core);
+}
+
+PyObject *us_py_allocator_reaper_stop(PyObject *self, PyObject *value)
+{
+    long long number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred())
+        return NULL;
+    return run(self, work_reaper_stop, number);
+}
+
+PyObject *us_py_allocator_reaper_number(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run(self, work_reaper_number, 0);
 }
 
 PyObject *us_py_allocator_on_cpu(PyObject *op, PyObject *value)

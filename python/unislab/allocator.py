@@ -107,6 +107,13 @@ class CPU(NamedTuple):
 class Reaper:
     """A running reaper; ``stop()`` it, or use it as a context manager.
 
+    An allocator has one: starting another ends it. Each handle stops its own reaper only.
+
+    Attributes
+    ----------
+    running : bool
+        False once it was stopped, or ended by another one or with its allocator.
+
     Examples
     --------
     >>> import unislab as us
@@ -118,10 +125,17 @@ class Reaper:
     def __init__(self, allocator: Allocator, period: int) -> None:
         self._allocator: Allocator | None = allocator
         self._period = period
-        allocator._reaper(period)
+        self._number = allocator._reaper_start(period)
+
+    @property
+    def running(self) -> bool:
+        allocator = self._allocator
+        if allocator is None or allocator.closed:
+            return False
+        return allocator._reaper_number() == self._number
 
     def stop(self) -> None:
-        """Stop it and wait until it has; more than once is fine.
+        """Stop it and wait until it has; more than once is fine, and so is one that has ended.
 
         Examples
         --------
@@ -131,7 +145,7 @@ class Reaper:
         """
         allocator, self._allocator = self._allocator, None
         if allocator is not None and not allocator.closed:
-            allocator._reaper(0)
+            allocator._reaper_stop(self._number)
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +154,7 @@ class Reaper:
         self.stop()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._allocator is None else f"every {self._period / 1e9:g} s"
+        state = f"every {self._period / 1e9:g} s" if self.running else "stopped"
         return f"<Reaper {state}>"
 
 
@@ -213,7 +227,9 @@ class Allocator:
         def _create_cache(self, *args: Any) -> Cache: ...
         def _caches(self) -> list[Cache]: ...
         def _advance(self, nanoseconds: int, /) -> int: ...
-        def _reaper(self, nanoseconds: int, /) -> None: ...
+        def _reaper_start(self, nanoseconds: int, /) -> int: ...
+        def _reaper_stop(self, number: int, /) -> int: ...
+        def _reaper_number(self) -> int: ...
         def _on_cpu(self, cpu: int, /) -> int: ...
         def _offline_cpu(self, cpu: int, /) -> None: ...
         def _online_cpu(self, cpu: int, /) -> None: ...
@@ -458,6 +474,56 @@ class Allocator:
         """
         raise NotImplementedError
 
+    def krealloc(
+        self,
+        address: int,
+        size: int,
+        /,
+        *,
+        node: int | None = None,
+        zero: bool = False,
+        thisnode: bool = False,
+    ) -> int:
+        """Give what :meth:`kmalloc` returned another size.
+
+        While both sizes are of one general cache (or of one number of pages) the address stays;
+        else as many bytes as both hold are copied to a new object and the old one is freed.
+
+        Parameters
+        ----------
+        address : int
+            0 is no object yet: then as :meth:`kmalloc`.
+        size : int
+            Bytes; 0 frees the object and returns 0.
+        node, zero, thisnode
+            Of a new object, as for :meth:`Cache.alloc`; what is not copied is zeroed.
+
+        Returns
+        -------
+        int
+            The address from now on.
+
+        Raises
+        ------
+        MemoryError
+            When there is no memory for the new size; the object then is as it was.
+        CorruptionError
+            When the address is no object's start (with ``debug="F"``: of none in use).
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator() as alloc:
+        ...     address = alloc.krealloc(0, 100)
+        ...     same = alloc.krealloc(address, 120)
+        ...     moved = alloc.krealloc(same, 1000)
+        ...     alloc.ksize(moved), same == address, moved == address
+        ...     alloc.krealloc(moved, 0)
+        (1024, True, False)
+        0
+        """
+        raise NotImplementedError
+
     def kfree(self, address: int, /) -> None:
         """Free what :meth:`kmalloc` returned; 0 is ignored.
 
@@ -476,6 +542,11 @@ class Allocator:
 
     def ksize(self, address: int, /) -> int:
         """Usable bytes at an address that :meth:`kmalloc` returned.
+
+        Raises
+        ------
+        CorruptionError
+            When the address is no object's start, though it may lie within one.
 
         Examples
         --------
@@ -655,6 +726,8 @@ class Allocator:
 
     def reaper(self, period: float | str) -> Reaper:
         """Expire, and run what is due, every ``period`` in a thread of its own.
+
+        An allocator has one reaper: this one ends the one before.
 
         Returns
         -------

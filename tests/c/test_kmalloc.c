@@ -53,6 +53,53 @@ static void ksize_and_kfree(void)
     }
 }
 
+/* Any address in an object but its first is none. */
+static void ksize_of_the_inside_is_nothing(void)
+{
+    FOR_EACH_POLICY(policy)
+    {
+        struct us_allocator *a = fixture_open(policy, NULL, 0, false);
+        char *p = us_kmalloc(a, 100, 0, US_ANY_NODE), *q = us_kmalloc(a, 200000, 0, US_ANY_NODE);
+
+        CHECK_EQ(us_ksize(a, p + 8), 0);
+        CHECK_EQ(us_ksize(a, q + 8), 0);
+        CHECK_EQ(us_ksize(a, q + a->machine->page_size), 0);
+        us_kfree(a, p);
+        us_kfree(a, q);
+        CHECK_EQ(us_ksize(a, q), 0);
+        fixture_close(a);
+    }
+}
+
+static void krealloc_keeps_moves_and_frees(void)
+{
+    FOR_EACH_POLICY(policy)
+    {
+        struct us_allocator *a = fixture_open(policy, NULL, 0, false);
+        const uint64_t refused = us_cache_refused(a->large);
+        char *p = us_krealloc(a, NULL, 100, US_ZERO, US_ANY_NODE), *q;
+
+        REQUIRE(p != NULL);
+        CHECK_EQ(p[99], 0);
+        memset(p, 'x', 100);
+        CHECK_EQ(us_krealloc(a, p, 128, 0, US_ANY_NODE), p);
+        q = us_krealloc(a, p, 300000, 0, US_ANY_NODE);
+        REQUIRE(q != NULL && q != p);
+        CHECK(q[0] == 'x' && q[99] == 'x');
+        CHECK(us_krealloc(a, q + 1, 100, 0, US_ANY_NODE) == NULL); /* no object: refused */
+        CHECK(us_krealloc(a, &a, 100, 0, US_ANY_NODE) == NULL);
+        CHECK_EQ(us_cache_refused(a->large), refused + 2);
+        CHECK(us_krealloc(a, q, SIZE_MAX, 0, US_ANY_NODE) == NULL); /* and q is as it was */
+        CHECK(q[0] == 'x' && us_ksize(a, q) >= 300000);
+        p = us_krealloc(a, q, 50, 0, US_ANY_NODE);
+        REQUIRE(p != NULL);
+        CHECK(p[0] == 'x' && p[49] == 'x');
+        CHECK(us_krealloc(a, p, 0, 0, US_ANY_NODE) == NULL);
+        CHECK(us_krealloc(a, NULL, 0, 0, US_ANY_NODE) == NULL);
+        fixture_close(a);
+    }
+}
+
 static void large_requests_go_to_the_page_provider(void)
 {
     FOR_EACH_POLICY(policy)
@@ -190,6 +237,8 @@ int main(void)
 #endif
     RUN(every_size_gets_its_class);
     RUN(ksize_and_kfree);
+    RUN(ksize_of_the_inside_is_nothing);
+    RUN(krealloc_keeps_moves_and_frees);
     RUN(large_requests_go_to_the_page_provider);
     RUN(large_misuse_is_refused);
     RUN(large_node_is_honoured);

@@ -69,9 +69,13 @@ def test_the_demo_says_who_wins_by_how_much_and_why(run) -> None:
     done = run("compare", "tcp_rr", "--policies", "unified,slub", "--rounds", "5", *QUICK)
     assert done.code == 0
     assert re.search(r"(\w+ serves tcp_rr [\d.]+ x as fast as \w+|no difference in time)", done.out)
-    assert "95 % interval" in done.out and "reserved" in done.out
-    assert "Why:" in done.out and "skbuff" in done.out
-    assert 10 <= done.out.count("\n") <= 30
+    lines = done.out.splitlines()
+    told = lines[1 : next(i for i, line in enumerate(lines) if not line.strip())]
+    assert 6 <= len(told) <= 10 and "95 % interval" in told[0]
+    heads = ["allocations", "frees", "locks taken", "locks contended", "reserved at its peak"]
+    assert [line.partition(":")[0] for line in told[1:6]] == heads
+    assert told[6].startswith("skbuff")
+    assert len(lines) <= 30
 
 
 def test_compare_reads_files_plain_and_packed(run, trace_file: Path) -> None:
@@ -80,7 +84,7 @@ def test_compare_reads_files_plain_and_packed(run, trace_file: Path) -> None:
     for path in (trace_file, packed):
         done = run("compare", str(path), "--policies", "slub", "--rounds", "3", *QUICK)
         assert done.code == 0, done.err
-        assert "slub serves small in" in done.out
+        assert f"slub serves {path.name} in" in done.out  # a file, whatever is shipped
 
 
 def test_compare_as_json(run, trace_file: Path) -> None:
@@ -141,6 +145,75 @@ def test_policies_lists_all_and_explains_one(run) -> None:
     assert "min_objects" in run("policies", "--explain", "slub").out
 
 
+@pytest.mark.parametrize("policy", us.policies())
+def test_explain_says_of_every_counter_and_tunable_what_its_table_does(run, policy: str) -> None:
+    told = json.loads(run("policies", "--explain", policy, "--json").out)
+    common = {row["name"] for row in told["counters"] if row["common"]}
+    for row in told["counters"]:
+        assert row["help"]
+        assert row["common"] or row["feeds"] in {"", *common}
+    fed = {row["name"]: row["feeds"] for row in told["counters"] if row["common"]}
+    # Every call is counted by the policy itself: the fast ones must be fed.
+    assert fed["alloc_fast"] and fed["free_fast"]
+    for row in told["tunables"]:
+        assert row["help"] and row["unit"]
+        if row["readonly"]:
+            assert row["default"] is None
+        elif not isinstance(row["default"], str):  # a word: a choice, or "computed"
+            assert row["min"] <= row["default"]
+            assert row["max"] is None or row["default"] <= row["max"]
+    shown = run("policies", "--explain", policy).out
+    for row in told["counters"] + told["tunables"]:
+        assert row["name"] in shown
+
+
+def test_explain_shows_what_is_fixed_and_what_is_computed(run) -> None:
+    told = json.loads(run("policies", "--explain", "slub", "--json").out)
+    rows = {row["name"]: row for row in told["tunables"]}
+    assert rows["epoch"]["creation"] and not rows["min_partial"]["creation"]
+    assert rows["epoch"]["default"] == "2.6.32" and rows["epoch"]["choices"] == ["2.6.25", "2.6.32"]
+    assert rows["min_partial"]["default"] == "computed"
+    counters = {row["name"]: row["feeds"] for row in told["counters"]}
+    # Slow frees of another node's slab are counted as slow ones too, and taken off there.
+    assert counters["free_remote"] == "(free_off_node)"
+    assert counters["free_slow"] == "free_slowpath - (free_off_node)"
+    assert counters["free_slowpath"] == "free_slow"
+
+
+def test_a_policy_against_itself_by_the_command_line(run) -> None:
+    done = run(
+        *("compare", "pair", "--rounds", "3", "--json", *QUICK),
+        *("--policies", "unified,unified:adapt_period=0:batch_size=8"),
+    )
+    told = json.loads(done.out)["results"]
+    assert list(told) == ["unified", "unified:adapt_period=0:batch_size=8"]
+    assert told["unified:adapt_period=0:batch_size=8"]["tunables"] == {
+        "adapt_period": "0",
+        "batch_size": "8",
+    }
+    assert {result["policy"] for result in told.values()} == {"unified"}
+
+
+def test_lifetimes_have_one_format_and_shares_are_percent(run, trace_file: Path) -> None:
+    told = json.loads(run("trace", "describe", "fork", "--json").out)
+    shown = run("trace", "describe", "fork", "--all").out
+    assert "e+" not in shown
+    for row in told["caches"]:
+        if row["lifetime_median_us"] is not None:
+            assert f" {row['lifetime_median_us']:,.1f} " in shown
+    assert " %" in shown
+
+
+def test_the_head_counts_the_rows_below_it(run) -> None:
+    for name in us.datasets.names():
+        rows = us.datasets.load(name).describe().index
+        sizes = sum(row.startswith("kmalloc-") for row in rows)
+        head = run("trace", "describe", name).out.splitlines()[0]
+        said = re.search(r", (\d+) caches? and (\d+) sizes? of kmalloc, ", head)
+        assert said is not None and said.groups() == (f"{len(rows) - sizes}", f"{sizes}")
+        assert head.startswith(f"Trace {name}: ")  # not as a file of the same trace
+
+
 def test_version(run) -> None:
     assert run("--version").out == f"unislab {us.__version__}\n"
 
@@ -153,7 +226,8 @@ def test_version(run) -> None:
     [
         (("compare", "tcp_r"), "did you mean tcp_rr?"),
         (("compare", "no/such/file"), "no file 'no/such/file'"),
-        (("compare", "tcp_rr", "--policies", "slob"), "did you mean slub?"),
+        (("compare", "tcp_rr", "--policies", "slob"), "did you mean 'slub'? known are unified, "),
+        (("compare", "tcp_rr", "--policies", "slub:min_objects"), "cannot read 'slub:min_objects'"),
         (("compare", "tcp_rr", "--baselines", "malloc:foo"), "no baseline 'malloc:foo'"),
         (("compare", "tcp_rr", "--touch", "some"), "'some' is not one of"),
         (("compare", "tcp_rr", "--min-time", "soon"), "'soon' is no time"),
@@ -202,6 +276,9 @@ def test_what_a_policy_refuses_is_one_line_and_code_1(run) -> None:
     done = run("run", "files", "--memory", "1MiB", *QUICK)
     assert done.code == 1
     assert "task " in done.err and done.err.count("\n") == 1
+    done = run("compare", "files", "--memory", "1MiB", "--rounds", "3", *QUICK)
+    assert done.code == 1
+    assert re.match(r"unislab: (\w|-)+: task ", done.err)  # begins with the policy
 
 
 # ---- as a process ---------------------------------------------------------------------------

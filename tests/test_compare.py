@@ -102,12 +102,49 @@ def test_reasons_are_the_three_caches_that_left_the_stock_more_often() -> None:
     c = made({"first": [1.0] * 5, "second": [2.0] * 5}, first=first, second=second)
     table = c.contributions().set_index("cache")
     assert table["calls_saved"].to_dict() == {"big": 100, "small": -2, "same": 0}
-    assert len(c.reasons) == 2
-    assert c.reasons[0].startswith(
-        "big: fast are 90.0 % of allocations and 90.0 % of frees under first"
-    )
-    assert "100 calls left the CPU's stock less often under first" in c.reasons[0]
-    assert "2 calls left the CPU's stock less often under second" in c.reasons[1]
+    assert c.reasons == [
+        "big: of 200 calls first serves 100 from the CPU's stock that second does not "
+        "(allocs 90.0 % fast, not 40.0 %; frees 90.0 % fast, not 40.0 %)",
+        "small: of 20 calls second serves 2 from the CPU's stock that first does not "
+        "(allocs 100.0 % fast, not 90.0 %; frees 100.0 % fast, not 90.0 %)",
+    ]
+
+
+def test_ten_lines_say_who_won_and_why() -> None:
+    one = result("one", 1, {c: [6, 2, 1, 1, 10, 0, 0, 0] for c in "abcd"}, peak=2048)
+    two = result("two", 2, {c: [0, 0, 8, 2, 0, 0, 10, 0] for c in "abcd"}, peak=1024)
+    one.counters.update(lock_acquired_node=3, lock_acquired_slab=0, lock_contended_node=0)
+    two.counters.update(lock_acquired_node=70, lock_acquired_slab=1000, lock_contended_slab=7)
+    times = {"two": [2.0] * 9, "one": [1.0] * 9, "three": [4.0] * 9, "four": [8.0] * 9}
+    lines = made(times, one=one, two=two).explanation
+    assert lines[:7] == [
+        "one serves made 2.00 x as fast as two (95 % interval 2.00 to 2.00); in one pass:",
+        "time of one: three 4.00 x, four 8.00 x",
+        "allocations: one 60.0 % fast, 20.0 % second level, 10.0 % slow, 10.0 % remote; "
+        "two 80.0 % slow, 20.0 % remote",
+        "frees: one 100.0 % fast; two 100.0 % slow",
+        "locks taken: one 3 (node 3); two 1,070 (slab 1,000, node 70)",
+        "locks contended: one 0; two 7 (slab 7)",
+        "reserved at its peak: one 2.0 KiB; two 1.0 KiB",
+    ]
+    assert lines[7:] == made(times, one=one, two=two).reasons and len(lines) == 10
+    assert str(made(times, one=one, two=two)) == "\n".join(lines)
+
+
+def test_what_is_reconstructed_says_so_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unislab.inspect import policies
+
+    monkeypatch.setattr(policies, "is_reconstructed", lambda policy: policy == "old")
+    times = {"old": [1.0] * 9, "new": [2.0] * 9}
+    c = made(times)
+    mark = "old (reconstructed)"
+    axes = c.plot()
+    texts = [c.verdict, str(c), c._repr_html_(), repr(c.results["old"]), repr(c)]
+    texts.append(" ".join(label.get_text() for label in axes.get_yticklabels()))
+    for text in texts:
+        assert mark in text
+    assert "new (reconstructed)" not in "".join(texts)
+    assert c.summary["reconstructed"].to_dict() == {"old": True, "new": False}
 
 
 # ---- tables and pictures --------------------------------------------------------------------
@@ -139,6 +176,30 @@ def test_the_long_table_holds_every_round(real: Comparison) -> None:
     rounds = frame[frame["quantity"].str.startswith("round ")]
     assert rounds.groupby("policy").size().to_dict() == {"malloc": 3, "slub": 3, "unified": 3}
     assert not frame["value"].isna().any()
+    wide = frame.pivot(index="quantity", columns="policy", values="value")
+    for account in ("reserved", "live", "queued", "free_in_slabs", "waste", "metadata"):
+        for policy in ("slub", "unified"):
+            assert wide.loc[f"{account}_peak", policy] >= wide.loc[account, policy]
+            assert (
+                real.summary.loc[policy, f"{account}_peak_bytes"]
+                == wide.loc[f"{account}_peak", policy]
+            )
+    for counter in (*COUNTERS, "slab_new", "slab_free", "flush", "objects_moved"):
+        for policy in ("slub", "unified"):
+            assert real.summary.loc[policy, counter] == wide.loc[counter, policy]
+
+
+def test_locks_of_the_summary_are_those_of_the_pass(real: Comparison) -> None:
+    summary = real.summary
+    for policy in ("slub", "unified"):
+        row = summary.loc[policy]
+        classes = [c for c in summary.columns if c.startswith("lock_acquired_")]
+        assert row["lock_acquired"] == sum(row[c] for c in classes)
+        assert row["lock_contended"] <= row["lock_acquired"]
+        # Reading statistics takes locks of these classes, a pass takes none.
+        assert "lock_acquired_stats" not in classes
+    # Every slow free of SLUB takes its slab's lock.
+    assert summary.loc["slub", "lock_acquired_slab"] >= summary.loc["slub", "free_slow"]
 
 
 def test_pages_and_pictures_stand_alone(real: Comparison) -> None:
@@ -185,7 +246,14 @@ def test_contestants_take_turns_and_the_first_changes() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"policies": ["unifed"]}, "did you mean 'unified'"),
+        ({"policies": ["unifed"]}, "did you mean 'unified'? known are unified, "),
+        ({"policies": "unifed"}, "no policy 'unifed'"),
+        ({"policies": ["slub:min_objects"]}, "cannot read 'slub:min_objects'"),
+        ({"policies": {"slub": "unified"}}, "label 'slub' is the name of a policy"),
+        ({"policies": {"malloc": "unified"}}, "a label cannot be 'malloc'"),
+        ({"policies": {"": "unified"}}, "a label cannot be ''"),
+        ({"policies": {"mine": ("unified", {"no_such": 1})}}, "mine: policy unified has no"),
+        ({"policies": [("slub", {"prefetch": 1}), "slub:prefetch=1"]}, "'slub:prefetch=1': give"),
         ({"policies": [], "baselines": []}, "nothing to compare"),
         ({"baselines": ["malloc:foo"]}, "no baseline 'malloc:foo'"),
         ({"rounds": 2}, "at least 3"),
@@ -208,6 +276,44 @@ def test_tunables_go_to_their_policy_alone() -> None:
     )
     assert c.results["slub"].tunables == {"min_objects": 8}
     assert c.results["unified"].tunables == {}
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1], [("slub", 1)], {"a": ("slub",)}, {1: "slub"}, [("slub", {}, {})], 7]
+)
+def test_policies_of_another_kind(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="expected"):
+        us.compare(us.workloads.pair(times=50), wrong)
+
+
+def test_a_policy_is_set_against_itself() -> None:
+    options: dict[str, Any] = {"rounds": 3, "min_time": "3 ms"}
+    pair = us.workloads.pair(times=50)
+    c = us.compare(pair, [("unified", {"adapt_period": 0}), "unified"], **options)
+    fixed = "unified:adapt_period=0"
+    assert set(c.results) == {"unified", fixed} == set(c.summary.index)
+    assert c.results[fixed].policy == "unified" and c.results[fixed].label == fixed
+    assert fixed in c.verdict
+    assert set(c.results[fixed].to_frame()["policy"]) == {fixed}
+    assert set(c.results[fixed].caches["policy"]) == {fixed}
+    assert c.results[fixed].tunables == {"adapt_period": 0}
+    c = us.compare(
+        pair,
+        {"small": ("unified", {"cpu_queue_size": 8}), "plain": "unified"},
+        tunables={"unified": {"cpu_queue_size": 16, "batch_size": 8}, "plain": {"batch_size": 4}},
+        **options,
+    )
+    assert c.results["small"].tunables == {"cpu_queue_size": 8, "batch_size": 8}
+    assert c.results["plain"].tunables == {"cpu_queue_size": 16, "batch_size": 4}
+
+
+def test_an_error_names_the_contestant() -> None:
+    large = us.Workload("large")
+    cache = large.add_cache("large", 4096)
+    large.add_task(us.ops.alloc(cache, range(1000)))
+    with pytest.raises(us.LimitExceeded, match=r"^tight: task 0, op ") as error:
+        us.compare(large, {"tight": "slub"}, memory="1 MiB", rounds=3)
+    assert error.value.limit == 2**20
 
 
 def test_a_modelled_machine_gives_counters_and_no_times() -> None:

@@ -93,7 +93,8 @@ def test_times_and_repeats_of_a_result(policy: str) -> None:
     assert "\n" not in repr(result)
     assert "<table" in result._repr_html_() and "http" not in result._repr_html_()
     frame = result.to_frame()
-    assert set(frame["unit"]) == {"s", "calls", "bytes"} and not frame["value"].isna().any()
+    units = {"s", "calls", "bytes", "slabs", "objects", "flushes", "acquisitions"}
+    assert set(frame["unit"]) == units and not frame["value"].isna().any()
 
 
 def test_results_can_be_sent_to_another_process(policy: str) -> None:

@@ -354,7 +354,8 @@ def test_load_refuses_a_saved_trace_that_was_cut(
 
 def test_how_it_is_shown(trace: us.Trace) -> None:
     assert repr(trace) == (
-        "<Trace <StringIO>: 11 events, 2 CPUs, 3 caches, 8e-05 s, 20.0% implied frees>"
+        "<Trace <StringIO>: 11 events, 2 CPUs, 2 caches and 2 sizes of kmalloc, 8e-05 s, "
+        "20.0% implied frees>"
     )
     shown = trace._repr_html_()
     assert "&lt;StringIO&gt;" in shown

@@ -37,8 +37,8 @@
         "size of one alien queue as laid out")                                                    \
     row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_alien, NULL,        \
         "objects in alien queues")                                                                \
-    row(EXPIRE, "expire", "bytes", -1, 65535, 0, 0, get_expire, set_expire,                       \
-        "write a node or -1 to age cached objects; reads as bytes of the last run")               \
+    row(EXPIRE, "expire", "node; bytes", -1, 65535, 0, 0, get_expire, set_expire,                       \
+        "written a node, or -1 for all: ages cached objects; reads as bytes of the last run")              \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
         "slabs kept on a node's partial list before empty ones go back")                          \
     row(MIN_OBJECTS, "min_objects", "objects", 0, US_UNIFIED_OBJECTS_MAX, 0, US_T_CREATE, NULL,   \

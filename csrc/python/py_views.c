@@ -323,21 +323,22 @@ PyObject *us_py_cache_validate(PyObject *op, PyObject *unused)
 /* ---- tunables and counters
  * ------------------------------------------------------------------------------ */
 
-static PyObject *choice_names(const struct us_tunable *t)
+static PyObject *choice_pairs(const struct us_tunable *t)
 {
     PyObject *list = PyList_New(0);
     for (const struct us_choice *c = t->choices; list && c && c->text; c++)
-        if (!append(list, PyUnicode_FromString(c->text)))
+        if (!append(list, Py_BuildValue("sL", c->text, (long long)c->code)))
             Py_CLEAR(list);
     PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
     return tuple;
 }
 
-/* (name, value, text, default, min, max, unit, readonly, at creation only, help, choices) */
+/* (name, value, text, default, min, max, unit, readonly, at creation only, help, choices); a choice
+ * is (text, code). */
 static PyObject *tunable_row(const struct us_tunable *t, PyObject *value, const char *text)
 {
-    PyObject *choices = choice_names(t);
+    PyObject *choices = choice_pairs(t);
     if (!choices || !value) {
         Py_XDECREF(choices);
         Py_XDECREF(value);
@@ -459,18 +460,34 @@ PyObject *us_py_policy_tunables(PyObject *module, PyObject *name)
     return list;
 }
 
-/* (name, help) of every row of the statistics, and how many of them are the common ones. */
+/* (name, help, common counter that it feeds, the one that gives up as much), "" for none. */
+static PyObject *counter_row(const struct us_counter *counter, const char *const *common)
+{
+    return Py_BuildValue("ssss", counter->name, counter->help ? counter->help : "",
+                         counter->feeds < US_NCOMMON ? common[counter->feeds] : "",
+                         counter->less < US_NCOMMON ? common[counter->less] : "");
+}
+
+/* Rows of the statistics, how many of them are the common ones, and rows that only feed those. */
 PyObject *us_py_policy_counters(PyObject *module, PyObject *name)
 {
-    const char *names[256], *helps[256];
+    const char *common[US_NCOMMON], *help[US_NCOMMON];
     (void)module;
     const struct us_policy *policy = policy_named(name);
     if (!policy)
         return NULL;
-    size_t n = us_stats_rows(policy, names, helps, 256);
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < n && i < 256; i++)
-        if (!append(list, Py_BuildValue("ss", names[i], helps[i] ? helps[i] : "")))
-            Py_CLEAR(list);
-    return list ? Py_BuildValue("NI", list, (unsigned)US_NCOMMON) : NULL;
+    us_stats_rows(policy, common, help, US_NCOMMON);
+    PyObject *shown = PyList_New(0), *hidden = PyList_New(0);
+    bool ok = shown && hidden;
+    for (unsigned i = 0; ok && i < US_NCOMMON; i++)
+        ok = append(shown, Py_BuildValue("ssss", common[i], help[i], "", ""));
+    for (unsigned i = 0; ok && i < policy->ncounters; i++) {
+        const struct us_counter *counter = &policy->counters[i];
+        ok = append(counter->hidden ? hidden : shown, counter_row(counter, common));
+    }
+    if (ok)
+        return Py_BuildValue("NIN", shown, (unsigned)US_NCOMMON, hidden);
+    Py_XDECREF(shown);
+    Py_XDECREF(hidden);
+    return NULL;
 }

@@ -117,7 +117,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    special = [name for name in globals() if name.startswith("__") and name.endswith("__")]
+    return sorted({*__all__, *special})
 
 
 def policies() -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from unislab._entries import Entry, Policies, entries_of
 from unislab._run import as_workload, check_options
 from unislab.arguments import several, whole
 from unislab.baseline import BASELINES, BaselineContestant, Missing
@@ -26,7 +28,7 @@ __all__ = ["compare"]
 
 def compare(
     workload: Workload | Trace,
-    policies: str | Sequence[str] = "all",
+    policies: Policies = "all",
     *,
     baselines: str | Sequence[str] = (),
     rounds: int = 11,
@@ -49,8 +51,11 @@ def compare(
     Parameters
     ----------
     workload : Workload or Trace
-    policies : "all" or sequence of str
-        Names as :func:`unislab.policies` gives them.
+    policies : "all", sequence or mapping
+        Names as :func:`unislab.policies` gives them, or pairs of a name and tunables: a policy can
+        be set against itself, ``[("unified", {"adapt_period": 0}), "unified"]``. A mapping gives
+        each a label, ``{"fixed": ("unified", {"adapt_period": 0}), "as it comes": "unified"}``;
+        without one it is ``unified:adapt_period=0``, which is also how the text may be written.
     baselines : "all" or sequence of str
         ``malloc`` (this system's), ``malloc:jemalloc``, ``malloc:mimalloc``, ``malloc:tcmalloc``,
         each in a child process; what is not installed is left out with a note.
@@ -61,7 +66,7 @@ def compare(
     machine, seed, pace, touch, implied, sizes, memory
         As for :func:`unislab.run`.
     tunables : mapping
-        By policy: ``{"slub": {"min_objects": 16}}``.
+        By policy or label, beside those of ``policies``: ``{"slub": {"min_objects": 16}}``.
     progress : bool
         Show a bar on the standard error.
 
@@ -69,14 +74,25 @@ def compare(
     -------
     Comparison
 
+    Raises
+    ------
+    MemoryError, ValueError, RuntimeError
+        As for :func:`unislab.run`; the text begins with the contestant that it happened to.
+
     Examples
     --------
     >>> import unislab as us
     >>> c = us.compare(us.datasets.load("tcp_rr"), ["unified", "slub"], rounds=3, min_time="30 ms")
     >>> sorted(c.summary.index)
     ['slub', 'unified']
+    >>> both = {"plain": "slub", "ahead": ("slub", {"prefetch": 1})}
+    >>> c = us.compare(us.workloads.pair(), both, rounds=3, min_time="5 ms")
+    >>> dict(c.results["ahead"].tunables)
+    {'prefetch': 1}
     """
-    names = _names(policies, baselines)
+    entries = _with_tunables(_entries(policies, baselines), tunables)
+    mallocs = _baselines(baselines)
+    names = [*entries, *mallocs]
     budget = parse_time(min_time) * 1e-9
     rounds = whole("rounds={}", rounds, 3, 10**6, "at least 3, an interval needs them")
     check_options(touch, pace, implied, sizes)
@@ -87,9 +103,6 @@ def compare(
             "machine=: a modelled machine runs workloads of one task so far, and no malloc; "
             f"{workload.name} has {len(workload.tasks)} tasks"
         )
-    settings = _settings(tunables)
-    if stray := sorted(settings.keys() - set(names)):
-        raise ValueError(f"tunables for {stray[0]!r}, which takes no part: {', '.join(names)} do")
     notes: list[str] = []
     with ExitStack() as stack:
         contestants: list[Contestant] = []
@@ -99,16 +112,15 @@ def compare(
             try:
                 made = (
                     BaselineContestant(workload, name, touch=touch, pace=pace)
-                    if name in BASELINES
-                    else PolicyContestant(
+                    if name in mallocs
+                    else _policy(
                         workload,
-                        name,
+                        entries[name],
                         touch=touch,
                         pace=pace,
                         machine=machine,
                         seed=seed,
                         memory=memory,
-                        tunables=settings.get(name),
                     )
                 )
             except Missing as missing:
@@ -118,7 +130,7 @@ def compare(
             contestants.append(made)
         contestants.sort(key=lambda c: names.index(c.name))
         timed = machine is None
-        cold = {c.name: c.passes(1)[0] for c in contestants}
+        cold = {c.name: _passes(c, 1)[0] for c in contestants}
         turns: list[Turns] = [*contestants]
         if timed and not pace:
             turns.append(Harness(workload, touch))
@@ -128,11 +140,14 @@ def compare(
         results = {}
         about, counts = environment(), workload.counts
         for c in contestants:
-            last, counters, caches, used = c.last_pass()
+            with _naming(c.name):
+                last, counters, caches, used = c.last_pass()
+            entry = entries.get(c.name)
             warm = [s for chunk in passes[c.name] for s in chunk]
             results[c.name] = Result(
                 workload=workload.name,
-                policy=c.name,
+                policy=entry.policy if entry else c.name,
+                label=c.name,
                 seconds=Seconds.of(cold[c.name], [*warm, last]) if timed else None,
                 counters=counters,
                 caches=caches,
@@ -142,24 +157,58 @@ def compare(
                 seed=seed,
                 harness=harness,
                 repeats=(*warm, last) if timed else (),
-                tunables=settings.get(c.name, {}),
+                tunables=entry.tunables if entry else {},
             )
     medians = {n: [statistics.median(chunk) for chunk in chunks] for n, chunks in passes.items()}
-    used_baselines = [n for n in results if n in BASELINES]
+    used_baselines = [n for n in results if n in mallocs]
     return Comparison(
         workload.name, results, medians, baselines=used_baselines, notes=notes, seed=seed
     )
 
 
-def _settings(tunables: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
-    """Tunables by policy, as they were given."""
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say in an error to which contestant it happened."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError) as error:
+        text = str(error)
+        if not text.startswith(f"{name}: "):
+            error.args = (f"{name}: {text}", *error.args[1:])
+        raise
+
+
+def _passes(contestant: Turns, n: int) -> list[float]:
+    with _naming(contestant.name):
+        return contestant.passes(n)
+
+
+def _policy(workload: Workload, entry: Entry, **options: Any) -> PolicyContestant:
+    with _naming(entry.label):
+        return PolicyContestant(
+            workload, entry.policy, name=entry.label, tunables=entry.tunables, **options
+        )
+
+
+def _with_tunables(
+    entries: Sequence[Entry], tunables: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Entry]:
+    """The entries by label, with the tunables that were given beside them."""
     given = {} if tunables is None else tunables
     if not isinstance(given, Mapping) or not all(isinstance(s, Mapping) for s in given.values()):
         raise TypeError(
             f"tunables cannot be {tunables!r:.60}: expected a mapping by policy, as "
             "{'slub': {'min_objects': 16}}"
         )
-    return dict(given)
+    known = dict.fromkeys(name for e in entries for name in (e.label, e.policy))
+    if stray := sorted(given.keys() - known):
+        raise ValueError(f"tunables for {stray[0]!r}, which takes no part: {', '.join(known)} do")
+    return {
+        e.label: dataclasses.replace(
+            e, tunables={**given.get(e.policy, {}), **given.get(e.label, {}), **e.tunables}
+        )
+        for e in entries
+    }
 
 
 def _median(chunks: Sequence[Sequence[float]]) -> float | None:
@@ -173,11 +222,11 @@ def _rounds(
     taken: dict[str, list[list[float]]] = {c.name: [] for c in contestants}
     number = dict.fromkeys(taken, 1)
     if rounds and not paced:
-        number = {c.name: passes_for(c.passes(1)[0], budget, 1) for c in contestants}
+        number = {c.name: passes_for(_passes(c, 1)[0], budget, 1) for c in contestants}
     for turn in _bar(range(rounds), progress):
         for i in range(len(contestants)):
             c = contestants[(turn + i) % len(contestants)]
-            taken[c.name].append(c.passes(number[c.name]))
+            taken[c.name].append(_passes(c, number[c.name]))
     return taken
 
 
@@ -190,24 +239,20 @@ def _bar(turns: range, progress: bool) -> Iterable[int]:
     return bar
 
 
-def _names(policies: str | Sequence[str], baselines: str | Sequence[str]) -> list[str]:
-    """Everything that takes part, each once, baselines last."""
-    import difflib
-
+def _entries(policies: Policies, baselines: object) -> list[Entry]:
+    """The policies that take part."""
     import unislab
 
-    known = unislab.policies()
-    wanted = known if policies == "all" else several("policies", policies, "'all' or names")
-    for name in wanted:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"no policy {name!r}: {hint}known are {', '.join(known)}")
-    mallocs = BASELINES if baselines == "all" else several("baselines", baselines, "'all' or names")
-    for name in mallocs:
+    entries = entries_of(policies, unislab.policies(), (*BASELINES, Harness.name))
+    if not entries and not baselines:
+        raise ValueError("nothing to compare: give policies or baselines")
+    return entries
+
+
+def _baselines(baselines: str | Sequence[str]) -> list[str]:
+    """The mallocs that take part, each once."""
+    named = BASELINES if baselines == "all" else several("baselines", baselines, "'all' or names")
+    for name in named:
         if name not in BASELINES:
             raise ValueError(f"no baseline {name!r}: expected {', '.join(BASELINES)}")
-    names = [str(name) for name in dict.fromkeys([*wanted, *mallocs])]
-    if not names:
-        raise ValueError("nothing to compare: give policies or baselines")
-    return names
+    return [str(name) for name in dict.fromkeys(named)]

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from unislab._explain import percent
 from unislab.comparison import Comparison
 from unislab.result import Result, duration
 from unislab.sizes import format_size
@@ -20,6 +21,7 @@ from unislab.sizes import format_size
 __all__ = [
     "console",
     "show_comparison",
+    "show_counters",
     "show_description",
     "show_frame",
     "show_pairs",
@@ -33,7 +35,7 @@ def console(file: TextIO | None = None) -> Console:
     file = file or sys.stdout
     made = Console(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
-        made = Console(file=file, highlight=False, markup=False, emoji=False, width=160)
+        made = Console(file=file, highlight=False, markup=False, emoji=False, width=200)
     return made
 
 
@@ -68,11 +70,6 @@ def _show(table: Table, out: Console, least: Sequence[str] = ()) -> None:
         out.print(f"No room for {', '.join(gone)}: --json has all, a wider terminal too.")
 
 
-def percent(value: float | None) -> str:
-    """A share, empty where there is none."""
-    return "" if value is None else f"{value:.1%}".replace("%", " %")
-
-
 def _seconds(value: float | None) -> str:
     return "" if value is None else duration(value)
 
@@ -82,19 +79,10 @@ def _size(value: float | None) -> str:
 
 
 def show_comparison(comparison: Comparison, out: Console) -> None:
-    """The verdict, one row a policy, and why."""
-    out.print(comparison.verdict, soft_wrap=not out.is_terminal)
+    """Who wins and why in ten lines, then one row a policy."""
+    for line in comparison.explanation:
+        out.print(line, soft_wrap=not out.is_terminal)
     _show(_summary(comparison, out.width), out, _LEAST)
-    table = comparison.contributions()
-    table = table[table["calls_saved"] != 0].head(3) if len(table) else table
-    if len(table):
-        first, second = comparison.policies[:2]
-        out.print(
-            f"Why: the caches where {first} and {second} differ most in the calls that the CPU's"
-            f" own stock served (fast), and how many slower ones {first} saves:",
-            soft_wrap=not out.is_terminal,
-        )
-        _show(_why(table, comparison), out)
     for note in comparison.notes:
         out.print(f"note: {note}", soft_wrap=True)
     any_result = next(iter(comparison.results.values()))
@@ -105,31 +93,33 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
 _SUMMARY = {
     "policy": True,
     "a pass": True,
-    "95 % interval": False,
-    "ratio": True,
+    "ratio, 95 % interval": True,
     "less harness": False,
     "cold pass": True,
     "fast allocs": True,
     "frees": True,
+    "locks": True,
+    "contended": False,
     "reserved peak": True,
     "metadata": False,
 }
-_WIDE = 116
+_WIDE = 130
 #: What goes first where even those find no room.
-_LEAST = ("cold pass", "frees", "fast allocs")
+_LEAST = ("cold pass", "frees", "locks", "fast allocs")
 
 
 def _summary(comparison: Comparison, width: int) -> Table:
     rows = [
         [
-            str(name),
+            comparison.shown(str(name)),
             _seconds(row["warm_s"]),
-            _interval(row["low_s"], row["high_s"]),
-            "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+            _ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
             _seconds(row["net_s"]),
             _seconds(row["cold_s"]),
             percent(row["alloc_fast_share"]),
             percent(row["free_fast_share"]),
+            _cell(row["lock_acquired"]),
+            _cell(row["lock_contended"]),
             _size(row["reserved_peak_bytes"]),
             _size(row["metadata_bytes"]),
         ]
@@ -139,31 +129,10 @@ def _summary(comparison: Comparison, width: int) -> Table:
     return _table([list(_SUMMARY)[i] for i in shown], ([row[i] for i in shown] for row in rows))
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
+def _ratio(ratio: float | None, low: float | None, high: float | None) -> str:
+    if ratio is None or low is None or high is None:
         return ""
-    if high < 1e-3:
-        return f"{low * 1e6:.3g} to {high * 1e6:.3g} us"
-    return f"{low * 1e3:.3g} to {high * 1e3:.3g} ms"
-
-
-def _why(table: pd.DataFrame, comparison: Comparison) -> Table:
-    first, second = comparison.policies[:2]
-    rows = [
-        [
-            str(row["cache"]),
-            f"{row['calls']:,}",
-            percent(row["alloc_fast_share"]),
-            percent(row["other_alloc_fast_share"]),
-            percent(row["free_fast_share"]),
-            percent(row["other_free_fast_share"]),
-            f"{row['calls_saved']:+,}",
-        ]
-        for row in table.to_dict("records")
-    ]
-    heads = ["cache", "calls"]
-    heads += [f"{call}\n{name}" for call in ("allocs", "frees") for name in (first, second)]
-    return _table([*heads, "saved"], rows)
+    return f"{ratio:.2f}" + ("" if low == high == 1 else f" ({low:.2f} to {high:.2f})")
 
 
 def _where(result: Result) -> str:
@@ -217,18 +186,43 @@ def _busiest(caches: pd.DataFrame, n: int) -> Table:
 
 def show_tunables(table: pd.DataFrame, out: Console) -> None:
     """The tunables of a policy; what they do is wrapped to the terminal."""
-    heads = ["tunable", "default", "least", "most", "unit", ""]
+    heads = ["tunable", "default", "least", "most", "unit", "set", ""]
     rows = [
         [
             str(row["name"]),
             *(_cell(row[k]) for k in ("default", "min", "max", "unit")),
-            ("(read only) " if row["readonly"] else "") + str(row["help"]),
+            "never" if row["readonly"] else "at creation" if row["creation"] else "any time",
+            str(row["help"]) + _words(row["choices"]),
         ]
         for row in table.to_dict("records")
     ]
-    shown = _table(heads, rows)
-    shown.columns[-1].justify, shown.columns[-1].no_wrap = "left", False
-    out.print(shown)
+    _show_wrapped(heads, rows, out, left=(0, 4, 5, 6))
+
+
+def _words(choices: Sequence[str]) -> str:
+    return f"; or one of {', '.join(choices)}" if choices else ""
+
+
+def show_counters(table: pd.DataFrame, out: Console) -> None:
+    """The counters of a policy: the common ones and what they are sums of, then its own."""
+    for common, heads in (
+        (True, ["common counter", "is the sum of", "what it counts"]),
+        (False, ["its own counter", "feeds", "what it counts"]),
+    ):
+        part = table[table["common"] == common]
+        rows = part[["name", "feeds", "help"]].to_numpy().tolist()
+        _show_wrapped(heads, rows, out, left=(0, 1, 2))
+
+
+def _show_wrapped(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], out: Console, *, left: Sequence[int]
+) -> None:
+    """A table whose last columns are text: wrapped, not left out."""
+    table = _table(heads, rows)
+    for i, column in enumerate(table.columns):
+        column.justify = "left" if i in left else "right"
+        column.no_wrap, column.overflow = i == 0, "fold"
+    out.print(table)
 
 
 def show_pairs(heads: tuple[str, str], pairs: Mapping[str, str], out: Console) -> None:
@@ -250,7 +244,12 @@ _DESCRIBE = {
 
 def show_description(table: pd.DataFrame, out: Console, *, rows: int | None) -> None:
     """The columns of :meth:`Trace.describe` that fit a terminal; --json has all."""
-    show_frame(table[list(_DESCRIBE)].rename(columns=_DESCRIBE), out, rows=rows)
+    shown = table[list(_DESCRIBE)].copy()
+    shown["lifetime_median_us"] = [
+        f"{v:,.1f}" if v == v else "" for v in shown["lifetime_median_us"]
+    ]
+    shown["remote_share"] = [percent(v) if v == v else "" for v in shown["remote_share"]]
+    show_frame(shown.rename(columns=_DESCRIBE), out, rows=rows)
 
 
 def show_frame(frame: pd.DataFrame, out: Console, *, rows: int | None = None) -> None:

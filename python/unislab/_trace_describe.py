@@ -26,6 +26,16 @@ def cache_labels(columns: Columns, caches: tuple[str, ...]) -> tuple[NDArray[np.
     return cache, names
 
 
+def count_groups(trace: Trace) -> tuple[int, int]:
+    """How many rows of :func:`describe` are caches, and how many are sizes of kmalloc."""
+    columns = trace.columns
+    group, _names = cache_labels(columns, trace.caches)
+    shown = (columns["kind"] == ALLOC) | ((columns["kind"] == FREE) & (columns["object"] < 0))
+    present = np.unique(group[shown & (group >= 0)])
+    sizes = int((present >= len(trace.caches)).sum())
+    return len(present) - sizes, sizes
+
+
 def describe(trace: Trace) -> pd.DataFrame:
     """One row a cache; see :meth:`unislab.Trace.describe`."""
     columns = trace.columns

@@ -26,6 +26,7 @@ def whole(what: str, value: object, least: int, most: int, expected: str = "") -
 
     Examples
     --------
+    >>> from unislab.arguments import whole
     >>> whole("seed", 11, 3, 100)
     11
     >>> whole("seed", "11", 3, 100)
@@ -52,6 +53,7 @@ def real(what: str, value: object, expected: str) -> float:
 
     Examples
     --------
+    >>> from unislab.arguments import real
     >>> real("rate", 1, "0 to 1")
     1.0
     >>> real("pace={}", "1", "a number above 0")
@@ -69,6 +71,7 @@ def several(what: str, values: object, expected: str) -> tuple[object, ...]:
 
     Examples
     --------
+    >>> from unislab.arguments import several
     >>> several("flags", "lowmem", "names"), several("flags", ["lowmem", "account"], "names")
     (('lowmem',), ('lowmem', 'account'))
     >>> several("flags", None, "names")

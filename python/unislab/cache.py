@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     _SlabRow = tuple[int, int, int, int, int, int, int, int | None, str, int | None]
     _QueueRow = tuple[str, str, int | None, int | None, int | None, int, int, bool, list[int]]
     _TunableRow = tuple[
-        str, int | None, str | None, int, int, int, str, bool, bool, str, tuple[str, ...]
+        str,
+        int | None,
+        str | None,
+        int,
+        int,
+        int,
+        str,
+        bool,
+        bool,
+        str,
+        tuple[tuple[str, int], ...],
     ]
     _ValidationRow = tuple[
         int, int, int, int, int, int, int, int, dict[int, int], list[tuple[int, int, str]], str

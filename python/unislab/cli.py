@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -100,16 +101,32 @@ def _checked(call: Callable[[], Any]) -> Any:
 
 def _policy_names(ctx: click.Context, parameter: click.Parameter, value: str) -> Any:
     import unislab as us
+    from unislab._entries import read_entry, unknown_policy
 
     if value == "all":
         return "all"
     names = [name.strip() for name in value.split(",") if name.strip()]
     for name in names:
-        if name not in us.policies():
-            near = difflib.get_close_matches(name, us.policies(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(us.policies())}"
-            raise click.BadParameter(f"no policy {name!r}; {hint}")
+        policy = _checked(partial(read_entry, name)).policy
+        if policy not in us.policies():
+            raise click.BadParameter(str(unknown_policy(policy, us.policies())))
     return names
+
+
+def _policy_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    import unislab as us
+    from unislab._entries import unknown_policy
+
+    name = value.strip()
+    if "," in name or name == "all":
+        raise click.BadParameter(f"{parameter.opts[0]} takes one policy, not {value!r}")
+    if name not in us.policies():
+        raise click.BadParameter(str(unknown_policy(name, us.policies())))
+    return name
+
+
+def _explained(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else _policy_name(ctx, parameter, value)
 
 
 def _baseline_names(ctx: click.Context, parameter: click.Parameter, value: str) -> Any:
@@ -225,7 +242,7 @@ def cli() -> None:
     default="all",
     show_default=True,
     callback=_policy_names,
-    help="Comma-separated names, or all.",
+    help="Comma-separated names, or all; with tunables as unified:adapt_period=0:batch_size=8.",
 )
 @click.option(
     "--baselines",
@@ -280,6 +297,7 @@ def _comparison_json(comparison: Any) -> dict[str, Any]:
     return {
         "workload": comparison.workload,
         "verdict": comparison.verdict,
+        "explanation": comparison.explanation,
         "reasons": comparison.reasons,
         "notes": list(comparison.notes),
         "summary": comparison.summary.reset_index().to_dict("records"),
@@ -294,6 +312,7 @@ def _result_json(result: Any) -> dict[str, Any]:
     return {
         "workload": result.workload,
         "policy": result.policy,
+        "label": result.label,
         "seconds": dataclasses.asdict(result.seconds) if result.seconds else None,
         "harness": result.harness,
         "counts": dict(result.counts),
@@ -307,14 +326,14 @@ def _result_json(result: Any) -> dict[str, Any]:
 
 @cli.command()
 @click.argument("workload", metavar="TRACE|NAME")
-@click.option("--policy", default="unified", show_default=True, callback=_policy_names)
+@click.option("--policy", default="unified", show_default=True, callback=_policy_name)
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable."
 )
 @_run_options
 def run(
     workload: str,
-    policy: Any,
+    policy: str,
     settings: Sequence[str],
     lenient: bool,
     as_json: bool,
@@ -324,10 +343,8 @@ def run(
     import unislab as us
     from unislab import _tables
 
-    if len(policy) != 1:
-        raise click.BadParameter("--policy takes one policy; compare takes several")
     options |= _settings(settings)
-    result = us.run(_load(workload, lenient), policy[0], **options)
+    result = us.run(_load(workload, lenient), policy, **options)
     if as_json:
         _print_json(_result_json(result))
     else:
@@ -378,20 +395,18 @@ def list_() -> None:
 
 @cli.command()
 @click.argument("workload", metavar="TRACE|NAME", default="tcp_rr")
-@click.option("--policy", default="unified", show_default=True, callback=_policy_names)
+@click.option("--policy", default="unified", show_default=True, callback=_policy_name)
 @click.option("--lenient", is_flag=True, help="Skip and count lines that are no events.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def slabinfo(workload: str, policy: Any, lenient: bool, as_json: bool) -> None:
+def slabinfo(workload: str, policy: str, lenient: bool, as_json: bool) -> None:
     """Run a workload once and print its caches as /proc/slabinfo does, while objects are live."""
     from unislab._run import as_workload
     from unislab.contestant import PolicyContestant
 
-    if len(policy) != 1:
-        raise click.BadParameter("--policy takes one policy")
     loaded = as_workload(
         _load(workload, lenient), implied="before", sizes="requested", seed=0, pace=None
     )
-    contestant = PolicyContestant(loaded, policy[0])
+    contestant = PolicyContestant(loaded, policy)
     try:
         contestant.passes(1)
         if as_json:
@@ -404,33 +419,30 @@ def slabinfo(workload: str, policy: Any, lenient: bool, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--explain", metavar="NAME", help="Tunables and counters of one policy.")
+@click.option(
+    "--explain", metavar="NAME", callback=_explained, help="Tunables and counters of one policy."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policies(explain: str | None, as_json: bool) -> None:
     """The policies there are."""
     from unislab import _native, _tables
 
     titles = dict(_native._policies())
-    if explain is None and as_json:
+    if explain is not None:
+        _explain(explain, as_json)
+        return
+    if as_json:
         _print_json([{"policy": name, "title": title} for name, title in titles.items()])
         return
-    if explain is None:
-        _tables.show_pairs(("policy", "what it is"), titles, _tables.console())
-        return
-    names = _policy_names(click.get_current_context(), click.Option(["--explain"]), explain)
-    if names != [explain]:
-        raise click.BadParameter(f"--explain takes one policy, not {explain!r}")
-    _explain(explain, titles[explain], as_json)
+    _tables.show_pairs(("policy", "what it is"), titles, _tables.console())
 
 
-def _explain(policy: str, title: str, as_json: bool) -> None:
-    import pandas as pd
+def _explain(policy: str, as_json: bool) -> None:
+    from unislab import _tables
+    from unislab.inspect import policy_counters, policy_title, policy_tunables
 
-    from unislab import _native, _tables
-    from unislab.tunables import describe_rows
-
-    tunables = describe_rows(_native._policy_tunables(policy)).drop(columns="value")
-    counters = pd.DataFrame(_native._policy_counters(policy)[0], columns=["name", "help"])
+    title = policy_title(policy)
+    tunables, counters = policy_tunables(policy), policy_counters(policy)
     if as_json:
         _print_json(
             {
@@ -444,7 +456,7 @@ def _explain(policy: str, title: str, as_json: bool) -> None:
     out = _tables.console()
     out.print(f"{policy}: {title}", soft_wrap=True)
     _tables.show_tunables(tunables, out)
-    _tables.show_pairs(("counter", "what it counts"), dict(counters.to_numpy()), out)
+    _tables.show_counters(counters, out)
 
 
 if __name__ == "__main__":

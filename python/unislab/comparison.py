@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unislab.result import Result, duration, median_interval, share
+from unislab._explain import ALLOCS, FREES, explain, lock_totals, percent
+from unislab.result import Result, duration, median_interval, share, shown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,9 +18,41 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "ratio_interval"]
 
-_ALLOCS = ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")
-_FREES = ("free_fast", "free_second_level", "free_slow", "free_remote")
 _RESAMPLES = 2000
+_COMMON = (
+    *ALLOCS,
+    *FREES,
+    "slab_new",
+    "slab_free",
+    "flush",
+    "expire_objects",
+    "objects_moved",
+)
+_CONTRIBUTION = [
+    "cache",
+    "calls",
+    "calls_saved",
+    "alloc_fast_share",
+    "free_fast_share",
+    "other_alloc_fast_share",
+    "other_free_fast_share",
+]
+#: Columns of the summary that a page shows.
+_SHOWN = [
+    "warm_s",
+    "low_s",
+    "high_s",
+    "cold_s",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "alloc_fast_share",
+    "free_fast_share",
+    "lock_acquired",
+    "lock_contended",
+    "reserved_peak_bytes",
+]
+_ACCOUNTS = ("reserved", "live", "queued", "free_in_slabs", "waste", "metadata", "resident")
 
 
 def ratio_interval(
@@ -59,7 +92,8 @@ class Comparison:
     ----------
     workload : str
     results : dict of Result
-        By policy, in the order asked for; baselines behind.
+        By label, which is the policy where none was given, in the order asked for; baselines
+        behind.
     rounds : dict of list of float
         Seconds of a pass (median of the round) by contestant; round n of all ran one after another.
     baselines : tuple of str
@@ -68,9 +102,18 @@ class Comparison:
         What is to be known, such as baselines that are not installed.
     verdict : str
         Who wins by how much.
+    explanation : list of str
+        Who wins, and why, in ten lines at most; ``print(comparison)`` shows them.
     reasons : list of str
         The three caches that contribute most to the difference between the first two policies, by
         calls that the CPU's own stock did not serve.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> c = us.compare(us.workloads.batch(8), ["unified", "slub"], rounds=3, min_time="5 ms")
+    >>> sorted(c.results), 0 < len(str(c).splitlines()) <= 10
+    (['slub', 'unified'], True)
     """
 
     def __init__(
@@ -89,12 +132,21 @@ class Comparison:
         self.baselines = tuple(baselines)
         self.notes = tuple(notes)
         self.seed = seed
+        self._ratios: dict[tuple[str, str], tuple[float, float, float]] = {}
 
     @property
     def policies(self) -> list[str]:
-        """The policies, fastest first; in the order asked for where there are no times."""
+        """Labels of the policies, fastest first; in the order asked for where there are no times.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), {"a": "unified"}, rounds=3, min_time="5 ms")
+        >>> c.policies
+        ['a']
+        """
         names = [n for n in self.results if n not in self.baselines]
-        return sorted(names, key=self._warm) if self.timed else names
+        return sorted(names, key=self.warm) if self.timed else names
 
     @property
     def timed(self) -> bool:
@@ -115,10 +167,33 @@ class Comparison:
         for wanted in (name, reference):
             if wanted not in self.rounds:
                 raise ValueError(f"no times of {wanted!r}: there are {', '.join(self.rounds)}")
-        return ratio_interval(self.rounds[name], self.rounds[reference], self.seed)
+        key = (name, reference)
+        if key not in self._ratios:
+            self._ratios[key] = ratio_interval(self.rounds[name], self.rounds[reference], self.seed)
+        return self._ratios[key]
 
-    def _warm(self, name: str) -> float:
+    def warm(self, name: str) -> float:
+        """Seconds of a pass of one contestant, median over the rounds.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), ["unified"], rounds=3, min_time="5 ms")
+        >>> c.warm("unified") == c.summary.loc["unified", "warm_s"]
+        True
+        """
         return statistics.median(self.rounds[name])
+
+    def shown(self, name: str) -> str:
+        """A label as texts and pictures show it: of a reconstructed policy they say so.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> us.compare(us.workloads.pair(), ["slub"], rounds=3, min_time="5 ms").shown("slub")
+        'slub'
+        """
+        return shown_name(name, self.results[name].policy)
 
     # ---- in words --------------------------------------------------------------------------
 
@@ -129,36 +204,51 @@ class Comparison:
         if not self.timed:
             return f"{self.workload} on a modelled machine: counters and memory only, no times"
         if len(names) < 2:
-            only = names[0] if names else min(self.baselines, key=self._warm)
-            parts = [f"{only} serves {self.workload} in {duration(self._warm(only))} a pass"]
+            only = names[0] if names else min(self.baselines, key=self.warm)
+            took = duration(self.warm(only))
+            parts = [f"{self.shown(only)} serves {self.workload} in {took} a pass"]
         else:
-            parts = [self._first_two(names[0], names[1])]
-            parts += [self._takes(name, names[0]) for name in names[2:]]
+            first, second = names[:2]
+            parts = [self.first_two()]
+            if memory := self._memory_ratio(first, second):
+                parts.append(
+                    f"{self.shown(first)} reserved {memory:.2f} x the memory of "
+                    f"{self.shown(second)} at its peak"
+                )
+            parts += [self._takes(name, first) for name in names[2:]]
         if self.baselines and names:
-            best = min(self.baselines, key=self._warm)
+            best = min(self.baselines, key=self.warm)
             parts.append(self._takes(best, names[0], "the fastest malloc, "))
         return "; ".join(parts) + "."
 
-    def _first_two(self, first: str, second: str) -> str:
-        ratio, low, high = self.ratio(second, first)
+    def first_two(self) -> str:
+        """Which of the fastest two policies wins by how much, in a clause.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), ["unified", "slub"], rounds=3, min_time="5 ms")
+        >>> c.verdict.startswith(c.first_two())
+        True
+        """
+        ratio, low, high = self.ratio(self.policies[1], self.policies[0])
+        first, second = (self.shown(name) for name in self.policies[:2])
         interval = f"95 % interval {low:.2f} to {high:.2f}"
-        memory = self._memory_ratio(first, second)
         if low <= 1 <= high:
-            text = (
+            return (
                 f"no difference in time between {first} and {second} on {self.workload} "
                 f"({second} takes {ratio:.2f} x, {interval})"
             )
-        else:
-            text = f"{first} serves {self.workload} {ratio:.2f} x as fast as {second} ({interval})"
-        if memory:
-            text += f"; {first} reserved {memory:.2f} x the memory of {second} at its peak"
-        return text
+        return f"{first} serves {self.workload} {ratio:.2f} x as fast as {second} ({interval})"
 
     def _takes(self, name: str, reference: str, what: str = "") -> str:
         ratio, low, high = self.ratio(name, reference)
         same = "no difference, " if low <= 1 <= high else ""
         interval = f"{same}{low:.2f} to {high:.2f}"
-        return f"{what}{name} takes {ratio:.2f} x the time of {reference} ({interval})"
+        return (
+            f"{what}{self.shown(name)} takes {ratio:.2f} x the time of {self.shown(reference)} "
+            f"({interval})"
+        )
 
     def _memory_ratio(self, name: str, reference: str) -> float | None:
         mine = self.results[name].memory.get("reserved_peak")
@@ -166,23 +256,46 @@ class Comparison:
         return share(mine, other) if mine is not None and other else None
 
     @property
+    def explanation(self) -> list[str]:
+        """Who wins and why, in ten lines at most.
+
+        The ratio of times with its interval; of the first two policies where allocations and frees
+        were served, how often locks were taken, and found taken by another, by class of lock, and
+        the peak of reserved bytes; and the :attr:`reasons`.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), ["unified", "slub"], rounds=3, min_time="5 ms")
+        >>> [line.partition(":")[0] for line in c.explanation[1:6]]
+        ['allocations', 'frees', 'locks taken', 'locks contended', 'reserved at its peak']
+        """
+        return explain(self)
+
+    @property
     def reasons(self) -> list[str]:
         """One line a cache; see :meth:`contributions` for all of them as a table."""
         table = self.contributions()
         if table.empty:
             return []
-        first, second = table.attrs["policies"]
+        shown = [self.shown(name) for name in table.attrs["policies"]]
         lines = []
         for row in table[table["calls_saved"] != 0].head(3).to_dict("records"):
-            better, saved = (first, row["calls_saved"])
-            if saved < 0:
-                better, saved = second, -saved
+            saved = row["calls_saved"]
+            turn = 1 if saved > 0 else -1
+            better, worse = shown[::turn]
+            shares = [
+                f"{call}s {percent(more)} fast, not {percent(less)}"
+                for call in ("alloc", "free")
+                for more, less in [
+                    (row[f"{call}_fast_share"], row[f"other_{call}_fast_share"])[::turn]
+                ]
+                if more is not None and less is not None and percent(more) != percent(less)
+            ]
             lines.append(
-                f"{row['cache']}: fast are {_percent(row['alloc_fast_share'])} of allocations and "
-                f"{_percent(row['free_fast_share'])} of frees under {first}, "
-                f"{_percent(row['other_alloc_fast_share'])} and "
-                f"{_percent(row['other_free_fast_share'])} under {second}; "
-                f"{saved:,} calls left the CPU's stock less often under {better}"
+                f"{row['cache']}: of {row['calls']:,} calls {better} serves {abs(saved):,} from "
+                f"the CPU's stock that {worse} does not"
+                + (f" ({'; '.join(shares)})" if shares else "")
             )
         return lines
 
@@ -192,12 +305,19 @@ class Comparison:
         Columns: ``cache``, ``calls`` (allocations and frees), ``calls_saved`` (calls that left the
         CPU's stock under the second policy less those under the first), and the shares of
         allocations and frees that were fast, for the first and (``other_``) the second.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.batch(99), ["unified", "slub"], rounds=3, min_time="5 ms")
+        >>> c.contributions()[["cache", "calls"]].to_dict("records")
+        [{'cache': 'object', 'calls': 39600}]
         """
         import pandas as pd
 
         pair = self.policies[:2]
         if len(pair) < 2:
-            return pd.DataFrame(columns=["cache", "calls", "calls_saved"])
+            return pd.DataFrame(columns=_CONTRIBUTION)
         tables = [_by_cache(self.results[name].caches) for name in pair]
         rows = []
         for cache in tables[0].keys() | tables[1].keys():
@@ -205,17 +325,17 @@ class Comparison:
             rows.append(
                 {
                     "cache": cache,
-                    "calls": _sum(mine, _ALLOCS) + _sum(mine, _FREES),
+                    "calls": _sum(mine, ALLOCS) + _sum(mine, FREES),
                     "calls_saved": _left_stock(other) - _left_stock(mine),
-                    "alloc_fast_share": share(mine.get("alloc_fast", 0), _sum(mine, _ALLOCS)),
-                    "free_fast_share": share(mine.get("free_fast", 0), _sum(mine, _FREES)),
+                    "alloc_fast_share": share(mine.get("alloc_fast", 0), _sum(mine, ALLOCS)),
+                    "free_fast_share": share(mine.get("free_fast", 0), _sum(mine, FREES)),
                     "other_alloc_fast_share": share(
-                        other.get("alloc_fast", 0), _sum(other, _ALLOCS)
+                        other.get("alloc_fast", 0), _sum(other, ALLOCS)
                     ),
-                    "other_free_fast_share": share(other.get("free_fast", 0), _sum(other, _FREES)),
+                    "other_free_fast_share": share(other.get("free_fast", 0), _sum(other, FREES)),
                 }
             )
-        frame = pd.DataFrame(rows, dtype=object).sort_values(
+        frame = pd.DataFrame(rows, columns=_CONTRIBUTION, dtype=object).sort_values(
             ["calls_saved", "calls", "cache"],
             key=lambda c: c if c.name == "cache" else -c.abs(),
             ignore_index=True,
@@ -227,18 +347,28 @@ class Comparison:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a policy or baseline, fastest policy first.
+        """One row a policy or baseline, fastest policy first, by label.
 
         Columns: ``warm_s`` (median over rounds) with ``low_s`` and ``high_s`` (95 % interval),
         ``cold_s``, ``harness_s`` (a pass that allocates nothing, contained in all times) and
         ``net_s`` (warm less harness), ``ratio`` to the fastest policy with ``ratio_low`` and
-        ``ratio_high``, the shares of calls that were fast, ``reserved_peak_bytes``,
-        ``reserved_ratio`` and ``metadata_bytes``.
+        ``ratio_high``, the shares of calls that were fast, ``reserved_ratio``; of one pass the
+        common counters, and how often locks were taken (``lock_acquired``) and found taken
+        (``lock_contended``), in all and by class; the byte accounts, ``reserved_bytes`` and so on,
+        and the peak of each, ``reserved_peak_bytes``; ``reconstructed`` as the policy's title says.
         What does not apply is None.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(times=50), ["unified"], rounds=3, min_time="5 ms")
+        >>> row = c.summary.loc["unified"]
+        >>> row["ratio"], row["alloc_fast"] + row["alloc_slow"], row["live_bytes"]
+        (1.0, 50, 0)
         """
         import pandas as pd
 
-        order = self.policies + sorted(self.baselines, key=self._warm)
+        order = self.policies + sorted(self.baselines, key=self.warm)
         rows = [self._summary_row(name, order[0]) for name in order]
         return pd.DataFrame(rows, index=pd.Index(order, name="policy"), dtype=object)
 
@@ -251,26 +381,52 @@ class Comparison:
             ratio = self.ratio(name, reference)
             low, high = median_interval(self.rounds[name])
         fast_allocs, fast_frees = result.fast_share
-        return {
-            "warm_s": self._warm(name) if times else None,
+        acquired, contended = lock_totals(result.counters)
+        row: dict[str, Any] = {
+            "warm_s": self.warm(name) if times else None,
             "low_s": low,
             "high_s": high,
             "cold_s": times.cold if times else None,
             "harness_s": result.harness,
-            "net_s": self._warm(name) - result.harness if times and result.harness else None,
+            "net_s": self.warm(name) - result.harness if times and result.harness else None,
             "ratio": ratio[0],
             "ratio_low": ratio[1],
             "ratio_high": ratio[2],
             "alloc_fast_share": fast_allocs,
             "free_fast_share": fast_frees,
-            "reserved_peak_bytes": result.memory.get("reserved_peak"),
             "reserved_ratio": self._memory_ratio(name, reference),
-            "metadata_bytes": result.memory.get("metadata"),
+            "lock_acquired": acquired,
+            "lock_contended": contended,
+            "reconstructed": self.shown(name) != name,
         }
+        row |= {counter: result.counters.get(counter) for counter in self._counters()}
+        for account in _ACCOUNTS:
+            row[f"{account}_bytes"] = result.memory.get(account)
+            row[f"{account}_peak_bytes"] = result.memory.get(f"{account}_peak")
+        return row
+
+    def _counters(self) -> list[str]:
+        """The common counters, and those of classes of locks that anybody took."""
+        classes = {
+            counter: None
+            for result in self.results.values()
+            for counter, value in result.counters.items()
+            if counter.startswith("lock_") and value
+        }
+        return [*_COMMON, *classes]
 
     def to_frame(self) -> pd.DataFrame:
         """Every number of every result, as a long table (see :meth:`Result.to_frame`), and the
-        rounds, as quantity ``round n``.
+        rounds, as quantity ``round n``: times, common counters, locks by class, byte accounts and
+        their peaks.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), ["unified", "slub"], rounds=3, min_time="5 ms")
+        >>> wide = c.to_frame().pivot(index="quantity", columns="policy", values="value")
+        >>> wide.columns.tolist(), "round 2" in wide.index, "queued_peak" in wide.index
+        (['slub', 'unified'], True, True)
         """
         import pandas as pd
 
@@ -290,25 +446,34 @@ class Comparison:
         ----------
         ax : matplotlib Axes, optional
             By default those of a new figure.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> import unislab as us
+        >>> c = us.compare(us.workloads.pair(), ["unified", "slub"], rounds=3, min_time="5 ms")
+        >>> _, ax = plt.subplots()
+        >>> c.plot(ax).get_xlabel()
+        'ms a pass (hatched: harness)'
+        >>> plt.close()
         """
         if ax is None:
             import matplotlib.pyplot as plt
 
             _, ax = plt.subplots(figsize=(7, 0.6 + 0.45 * len(self.results)), layout="constrained")
         table = self.summary.iloc[::-1]
+        names = [self.shown(name) for name in table.index]
         if not self.timed:
-            ax.barh(table.index, table["alloc_fast_share"].astype(float))
+            ax.barh(names, table["alloc_fast_share"].astype(float))
             ax.set_xlabel("share of allocations that are fast")
             return ax
         warm = table["warm_s"].astype(float) * 1e3
         low, high = (table[c].astype(float) * 1e3 for c in ("low_s", "high_s"))
         spread = [(warm - low).clip(lower=0), (high - warm).clip(lower=0)]
         colours = ["tab:gray" if n in self.baselines else "tab:blue" for n in table.index]
-        ax.barh(table.index, warm, xerr=spread, color=colours, capsize=3)
+        ax.barh(names, warm, xerr=spread, color=colours, capsize=3)
         harness = [self.results[n].harness or 0.0 for n in table.index]
-        ax.barh(
-            table.index, [h * 1e3 for h in harness], color="none", edgecolor="black", hatch="//"
-        )
+        ax.barh(names, [h * 1e3 for h in harness], color="none", edgecolor="black", hatch="//")
         ax.set_xlabel("ms a pass (hatched: harness)")
         ax.set_title(self.workload)
         return ax
@@ -316,19 +481,23 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison {self.verdict}>"
 
+    def __str__(self) -> str:
+        return "\n".join(self.explanation)
+
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.reasons)
+        first, *rest = self.explanation
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in rest)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        table = self.summary.to_html(float_format=lambda x: f"{x:.4g}", na_rep="")
+        table = self.summary[_SHOWN].rename(index={name: self.shown(name) for name in self.results})
         return (
-            f"<p><b>{html.escape(self.workload)}</b>: {html.escape(self.verdict)}</p>{table}"
-            f"<ul>{lines}</ul>{notes}"
+            f"<p><b>{html.escape(self.workload)}</b>: {html.escape(first)}</p><ul>{lines}</ul>"
+            f"{table.to_html(float_format=lambda x: f'{x:.4g}', na_rep='')}{notes}"
         )
 
 
 def _by_cache(caches: pd.DataFrame) -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
-    wanted = caches[caches["counter"].isin([*_ALLOCS, *_FREES])]
+    wanted = caches[caches["counter"].isin([*ALLOCS, *FREES])]
     for cache, counter, value in zip(
         wanted["cache"], wanted["counter"], wanted["value"], strict=True
     ):
@@ -341,8 +510,4 @@ def _sum(counters: Mapping[str, int], names: Iterable[str]) -> int:
 
 
 def _left_stock(counters: Mapping[str, int]) -> int:
-    return _sum(counters, _ALLOCS[1:]) + _sum(counters, _FREES[1:])
-
-
-def _percent(value: float | None) -> str:
-    return "none" if value is None else f"{value:.1%}".replace("%", " %")
+    return _sum(counters, ALLOCS[1:]) + _sum(counters, FREES[1:])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unislab import _model, _native
+from unislab.stats import common_counters, lock_counts
 from unislab.workload import Workload, fold_cpus
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class PolicyContestant:
 
     Parameters
     ----------
+    name : str, optional
+        What results call it; by default the policy.
     allocator : Allocator, optional
         One that exists already and stays; by default one is made and closed.
     """
@@ -59,6 +62,7 @@ class PolicyContestant:
         workload: Workload,
         policy: str,
         *,
+        name: str | None = None,
         touch: str = "first",
         pace: float | None = None,
         machine: Any = None,
@@ -69,7 +73,7 @@ class PolicyContestant:
     ) -> None:
         import unislab
 
-        self.name = policy
+        self.name = name or policy
         self._own = allocator is None
         self.allocator: Allocator = allocator or unislab.Allocator(
             policy, memory=memory, machine=machine, seed=seed, **(tunables or {})
@@ -114,12 +118,23 @@ class PolicyContestant:
         import pandas as pd
 
         self._runner.clean()
-        totals, by_cache = self._stats(), self._cache_stats()
+        by_cache = self._cache_stats()
+        # Reading takes locks too: those are read last before the pass and first after it.
+        reading = self._locks()
+        locks = self._locks()
         seconds = self._runner.passes(1)[0]
-        totals_after, by_cache_after = self._stats(), self._cache_stats()
+        locks_after = self._locks()
+        by_cache_after = self._cache_stats()
         memory = _memory(self.allocator.account(), self._runner.peaks)
         self._runner.clean()
-        changes = {name: value - totals[name] for name, value in totals_after.items()}
+        changes = {
+            name: sum(
+                counters[name] - by_cache.get(cache, {}).get(name, 0)
+                for cache, counters in by_cache_after.items()
+            )
+            for name in common_counters(self.allocator)
+        }
+        changes |= {n: locks_after[n] - 2 * locks[n] + reading[n] for n in locks}
         rows = [
             # A general cache may have been made by the pass itself.
             (self.name, cache, counter, value - by_cache.get(cache, {}).get(counter, 0))
@@ -129,8 +144,8 @@ class PolicyContestant:
         frame = pd.DataFrame(rows, columns=["policy", "cache", "counter", "value"])
         return seconds, changes, frame, memory
 
-    def _stats(self) -> dict[str, int]:
-        return {k: int(v) for k, v in self.allocator.stats(exact=True).items()}
+    def _locks(self) -> dict[str, int]:
+        return lock_counts(self.allocator)
 
     def _cache_stats(self) -> dict[str, dict[str, int]]:
         return {

@@ -56,4 +56,6 @@ def load(name: str) -> Trace:
         raise unknown_name("dataset", name, known)
     file = resources.files("unislab") / "data" / (name + _SUFFIX)
     with resources.as_file(file) as path:
-        return Trace.read(path)
+        trace = Trace.read(path)
+    trace.source = name  # not that of a file: others have files of the same name
+    return trace

@@ -123,6 +123,7 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> UnknownNameEr
 
     Examples
     --------
+    >>> from unislab.errors import unknown_name
     >>> str(unknown_name("cache", "skbuf", ["skbuff", "inode"]))
     "no cache 'skbuf': did you mean 'skbuff'?"
     """

@@ -82,6 +82,8 @@ class Result:
     Attributes
     ----------
     workload, policy : str
+    label : str
+        What a comparison calls it, by default the policy; the column ``policy`` of tables.
     seconds : Seconds or None
         ``cold``, ``warm`` (median), ``low`` and ``high`` (its 95 % interval) of one pass; None on a
         modelled machine.
@@ -105,6 +107,15 @@ class Result:
         Seconds of each warm pass.
     tunables, environment, seed, notes
         What was asked for, where it ran, and what is to be known about it.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> result = us.run(us.workloads.pair(times=100), min_time="10 ms")
+    >>> result.counters["alloc_fast"] + result.counters["alloc_slow"], result.memory["live"]
+    (100, 0)
+    >>> result.seconds.low <= result.seconds.warm <= result.seconds.high
+    True
     """
 
     workload: str
@@ -120,6 +131,11 @@ class Result:
     repeats: tuple[float, ...] = ()
     tunables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.policy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Mappings that are views of others cannot be pickled.
@@ -144,7 +160,7 @@ class Result:
         >>> import unislab as us
         >>> frame = us.run(us.workloads.pair(), min_time="10 ms").to_frame()
         >>> sorted(set(frame["unit"]))
-        ['bytes', 'calls', 's']
+        ['acquisitions', 'bytes', 'calls', 'flushes', 'objects', 's', 'slabs']
         """
         import pandas as pd
 
@@ -153,15 +169,15 @@ class Result:
             rows += [(k, "s", v) for k, v in dataclasses.asdict(self.seconds).items()]
         if self.harness is not None:
             rows.append(("harness", "s", self.harness))
-        rows += [(k, "calls", v) for k, v in self.counters.items()]
+        rows += [(k, _unit(k), v) for k, v in self.counters.items()]
         rows += [(k, "bytes", v) for k, v in self.memory.items()]
         frame = pd.DataFrame(rows, columns=["quantity", "unit", "value"])
-        frame.insert(0, "policy", self.policy)
+        frame.insert(0, "policy", self.label)
         frame.insert(0, "workload", self.workload)
         return frame
 
     def __repr__(self) -> str:
-        parts = [f"{self.workload} under {self.policy}"]
+        parts = [f"{self.workload} under {shown_name(self.label, self.policy)}"]
         if self.seconds:
             parts.append(
                 f"{duration(self.seconds.warm)} a pass ({duration(self.seconds.low)} to "
@@ -180,9 +196,33 @@ class Result:
         return f"<p><b>Result</b> {html.escape(repr(self)[8:-1])}</p>{table}{notes}"
 
 
+_UNITS = {
+    "slab_new": "slabs",
+    "slab_free": "slabs",
+    "flush": "flushes",
+    "expire_objects": "objects",
+    "objects_moved": "objects",
+}
+
+
+def _unit(counter: str) -> str:
+    """What a common counter counts."""
+    return "acquisitions" if counter.startswith("lock_") else _UNITS.get(counter, "calls")
+
+
+def shown_name(label: str, policy: str) -> str:
+    """A label as people see it: what is reconstructed says so."""
+    from unislab.inspect.policies import is_reconstructed
+
+    if is_reconstructed(policy) and "reconstructed" not in label:
+        return f"{label} (reconstructed)"
+    return label
+
+
 def duration(seconds: float) -> str:
     """Seconds as people read them.
 
+    >>> from unislab.result import duration
     >>> duration(0.00123), duration(12.0), duration(3.2e-7)
     ('1.23 ms', '12 s', '320 ns')
     """

@@ -62,6 +62,7 @@ def parse_size(size: SupportsIndex | str) -> int:
 
     Examples
     --------
+    >>> from unislab import parse_size
     >>> parse_size("64 KiB"), parse_size("64 kB"), parse_size("1.5GiB"), parse_size(4096)
     (65536, 64000, 1610612736, 4096)
     """
@@ -101,6 +102,7 @@ def parse_time(time: float | str) -> int:
 
     Examples
     --------
+    >>> from unislab import parse_time
     >>> parse_time("10 ms"), parse_time("0.5 s"), parse_time(2)
     (10000000, 500000000, 2000000000)
     """
@@ -122,6 +124,7 @@ def format_size(size: int) -> str:
 
     Examples
     --------
+    >>> from unislab.sizes import format_size
     >>> format_size(512), format_size(65536), format_size(1610612736)
     ('512 B', '64.0 KiB', '1.5 GiB')
     """

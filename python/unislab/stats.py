@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from unislab.allocator import Allocator
     from unislab.cache import Cache
 
-__all__ = ["Stats", "allocator_stats", "cache_stats"]
+__all__ = ["Stats", "allocator_stats", "cache_stats", "common_counters", "lock_counts"]
+
+#: Of the extension module: name, help, the common counter it feeds and the one it is taken from.
+CounterRow = tuple[str, str, str, str]
 
 _ALLOC = ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")
 _FREE = ("free_fast", "free_second_level", "free_slow", "free_remote")
@@ -191,9 +194,26 @@ class Stats(Mapping[str, int]):
         return str(frame[frame["count"] != 0].to_html(index=False))
 
 
-def _rows(core: Any, policy: str) -> tuple[list[tuple[str, str]], int]:
-    rows: tuple[list[tuple[str, str]], int] = core._policy_counters(policy)
-    return rows
+def _rows(core: Any, policy: str) -> tuple[dict[str, str], int]:
+    """Names and helps of all counters, and how many of them are the common ones."""
+    rows: list[CounterRow]
+    rows, common, _hidden = core._policy_counters(policy)
+    return {name: help_ for name, help_, _feeds, _less in rows}, common
+
+
+def common_counters(allocator: Allocator) -> tuple[str, ...]:
+    """Names of the counters that every policy has."""
+    rows, common = _rows(allocator._core, allocator.policy)
+    return tuple(rows)[:common]
+
+
+def lock_counts(allocator: Allocator) -> dict[str, int]:
+    """How often locks were taken and found taken, by class."""
+    counts = {}
+    for name, acquired, contended in allocator._locks():
+        counts[f"lock_acquired_{name}"] = acquired
+        counts[f"lock_contended_{name}"] = contended
+    return counts
 
 
 def cache_stats(cache: Cache, exact: bool) -> Stats:
@@ -202,8 +222,7 @@ def cache_stats(cache: Cache, exact: bool) -> Stats:
 
     rows, _ = _rows(cache.allocator._core, cache.policy)
     counts = np.frombuffer(cache._stats(exact), np.int64).reshape(-1, len(rows))
-    names = tuple(name for name, _ in rows)
-    return Stats(names, counts, {}, dict(rows), repr(cache.name))
+    return Stats(tuple(rows), counts, {}, rows, repr(cache.name))
 
 
 def allocator_stats(allocator: Allocator, exact: bool) -> Stats:
@@ -218,9 +237,6 @@ def allocator_stats(allocator: Allocator, exact: bool) -> Stats:
             for each in words.values()
         ]
     )
-    locks = {}
-    for name, acquired, contended in allocator._locks():
-        locks[f"lock_acquired_{name}"] = acquired
-        locks[f"lock_contended_{name}"] = contended
-    names = tuple(name for name, _ in rows[:common])
-    return Stats(names, counts, locks, dict(rows[:common]), f"{allocator.policy} allocator")
+    helps = dict(list(rows.items())[:common])
+    of = f"{allocator.policy} allocator"
+    return Stats(tuple(helps), counts, lock_counts(allocator), helps, of)

@@ -210,7 +210,19 @@ class Trace:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as a compressed numpy archive, exactly to ``path``."""
+        """Write the trace as a compressed numpy archive, exactly to ``path``.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import unislab as us
+        >>> trace = us.datasets.load("tcp_rr")[:1000]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "part.npz")
+        ...     trace.save(path)
+        ...     us.Trace.load(path).counts == trace.counts
+        True
+        """
         _trace_store.save(path, self.columns, self._about())
 
     @classmethod
@@ -221,6 +233,14 @@ class Trace:
         ------
         TraceFormatError
             The file is something else.
+
+        Examples
+        --------
+        >>> import io
+        >>> import unislab as us
+        >>> us.Trace.load(io.BytesIO(b"something else"))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        unislab._trace_open.TraceFormatError: <BytesIO>: ...
         """
         columns, about = _trace_store.load(path)
         return cls(columns, **about)
@@ -503,9 +523,19 @@ class Trace:
         lost = f", {self.counts['lost_events']} events lost" if self.lost_marks else ""
         return (
             f"{name}: {self.counts['events']} events, {len(self.cpus)} CPUs, "
-            f"{len(self.caches)} caches, {self.duration:.3g} s, "
+            f"{self._groups()}, {self.duration:.3g} s, "
             f"{self.implied_share:.1%} implied frees{lost}"
         )
+
+    def _groups(self) -> str:
+        """How many caches there are, sizes of kmalloc apart: the rows of :meth:`describe`."""
+        from unislab._trace_describe import count_groups
+
+        caches, sizes = count_groups(self)
+        text = f"{caches} {'cache' if caches == 1 else 'caches'}"
+        if sizes:
+            text += f" and {sizes} {'size' if sizes == 1 else 'sizes'} of kmalloc"
+        return text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self.columns), self._about())

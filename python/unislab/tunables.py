@@ -16,7 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["Tunables", "describe_rows", "texts"]
 
 _TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_COLUMNS = ["name", "value", "default", "min", "max", "unit", "readonly", "help"]
+_NO_LIMIT = 2**63 - 1
+_COLUMNS = [
+    "name",
+    "value",
+    "default",
+    "min",
+    "max",
+    "unit",
+    "readonly",
+    "creation",
+    "choices",
+    "help",
+]
 
 
 def _text(name: str, value: object, unit: str) -> str:
@@ -48,17 +60,28 @@ def describe_rows(rows: list[_TunableRow]) -> pd.DataFrame:
     """The table that :meth:`Tunables.describe` shows."""
     import pandas as pd
 
-    def limit(value: int) -> int | None:
-        return None if value == 2**63 - 1 else value
-
-    frame = pd.DataFrame(
-        [
-            (name, text if text is not None else value, default, low, limit(high), unit, ro, help_)
-            for name, value, text, default, low, high, unit, ro, _fixed, help_, _choices in rows
-        ],
-        columns=_COLUMNS,
-    )
-    return frame.astype({"value": object, "max": "Int64"})
+    table = []
+    for name, value, text, default, low, high, unit, readonly, fixed, help_, choices in rows:
+        words = {code: word for word, code in choices}
+        # A default outside the limits stands for a rule, and what is computed has none.
+        ruled = not low <= default <= high
+        shown = None if readonly else words.get(default, "computed" if ruled else default)
+        table.append(
+            (
+                name,
+                text if text is not None else value,
+                shown,
+                low,
+                None if high == _NO_LIMIT else high,
+                unit,
+                readonly,
+                fixed,
+                tuple(words.values()),
+                help_,
+            )
+        )
+    frame = pd.DataFrame(table, columns=_COLUMNS)
+    return frame.astype({"value": object, "default": object, "max": "Int64"})
 
 
 class Tunables(MutableMapping[str, "int | str"]):
@@ -131,9 +154,10 @@ class Tunables(MutableMapping[str, "int | str"]):
         Returns
         -------
         pandas.DataFrame
-            ``name``, ``value``, ``default``, ``min``, ``max`` (missing = no limit), ``unit``,
-            ``readonly`` and ``help``, one row a tunable. A default outside the limits means:
-            chosen by rule.
+            One row a tunable: ``name``, ``value``, ``default`` (``"computed"`` = by a rule, from
+            the size of the objects or the machine; None for what can only be read), ``min``,
+            ``max`` (missing = no limit), ``unit``, ``readonly``, ``creation`` (True = fixed once
+            the cache exists), ``choices`` (words it takes beside numbers) and ``help``.
 
         Examples
         --------

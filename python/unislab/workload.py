@@ -304,6 +304,13 @@ class Workload:
         ------
         ValueError
             The file is something else.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> us.Workload.load("/dev/null")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: /dev/null: is no workload saved by Workload.save ...
         """
         try:
             return cls._load(path)
@@ -334,15 +341,12 @@ class Workload:
 
 
 def _short(source: str) -> str:
-    """The name of a file without its folder and without what says how it is packed.
+    """The name of a file without its folder; a shipped trace has a name without an ending.
 
-    >>> _short("/data/tcp_rr.trace.xz"), _short("")
-    ('tcp_rr', 'trace')
+    >>> _short("/data/tcp_rr.trace.xz"), _short("tcp_rr"), _short("")
+    ('tcp_rr.trace.xz', 'tcp_rr', 'trace')
     """
-    name = os.path.basename(source)
-    while name.endswith((".xz", ".gz", ".zst", ".bz2", ".txt", ".npz", ".trace")):
-        name = name.rpartition(".")[0]
-    return name or "trace"
+    return os.path.basename(source) or "trace"
 
 
 def fold_cpus(workload: Workload, cpus: Sequence[int] | None = None) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""What a policy can be told and what it counts, without a cache at hand."""
+"""What a policy is, what it can be told and what it counts, without a cache at hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,41 @@ from unislab.tunables import describe_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["policy_counters", "policy_tunables"]
+__all__ = ["is_reconstructed", "policy_counters", "policy_title", "policy_tunables"]
+
+
+def policy_title(policy: str) -> str:
+    """What a policy is, in a line.
+
+    Examples
+    --------
+    >>> from unislab.inspect import policy_title
+    >>> policy_title("slub")
+    'SLUB with page lock and per-node partial lists (Linux 2.6.25 to 2.6.36)'
+    """
+    from unislab import _native, policies
+    from unislab._entries import unknown_policy
+
+    titles = dict(_native._policies())
+    if policy not in titles:
+        raise unknown_policy(policy, policies())
+    return titles[policy]
+
+
+def is_reconstructed(policy: str) -> bool:
+    """True for a policy whose original was never published in full; its title says so.
+
+    Wherever such a policy is shown, "(reconstructed)" stands behind its name.
+
+    Examples
+    --------
+    >>> from unislab.inspect import is_reconstructed
+    >>> is_reconstructed("unified")
+    False
+    """
+    from unislab import _native
+
+    return "reconstructed" in dict(_native._policies()).get(policy, "").lower()
 
 
 def policy_tunables(policy: str) -> pd.DataFrame:
@@ -19,8 +53,9 @@ def policy_tunables(policy: str) -> pd.DataFrame:
     Examples
     --------
     >>> from unislab.inspect import policy_tunables
-    >>> "min_partial" in set(policy_tunables("slub")["name"])
-    True
+    >>> table = policy_tunables("slub").set_index("name")
+    >>> table.loc["min_partial", "default"], int(table.loc["min_partial", "max"])
+    ('computed', 10)
     """
     from unislab import _native
 
@@ -33,18 +68,32 @@ def policy_counters(policy: str) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``name``, ``common`` (True for those that every policy has) and ``help``.
+        ``name``, ``common`` (True for those that every policy has), ``feeds`` and ``help``.
+        ``feeds`` says of a policy's own counter to which common one it adds (empty: to none), and
+        of a common one what it is the sum of: counters in brackets are not shown by themselves,
+        those behind a minus are taken off.
 
     Examples
     --------
     >>> from unislab.inspect import policy_counters
-    >>> policy_counters("slub")["name"].tolist()[:2]
-    ['alloc_fast', 'alloc_second_level']
+    >>> counters = policy_counters("slub").set_index("name")
+    >>> counters.loc["alloc_fastpath", "feeds"], counters.loc["free_fast", "feeds"]
+    ('alloc_fast', 'free_fastpath')
     """
     import pandas as pd
 
     from unislab import _native
 
-    rows, common = _native._policy_counters(policy)
-    table = [(name, i < common, help_) for i, (name, help_) in enumerate(rows)]
-    return pd.DataFrame(table, columns=["name", "common", "help"])
+    rows, common, hidden = _native._policy_counters(policy)
+    sums: dict[str, list[str]] = {row[0]: [] for row in rows[:common]}
+    for name, _help, feeds, less in [*rows[common:], *hidden]:
+        shown = f"({name})" if name in {row[0] for row in hidden} else name
+        if feeds:
+            sums[feeds].append(("+ " if sums[feeds] else "") + shown)
+        if less:
+            sums[less].append(f"- {shown}")
+    table = [
+        (name, i < common, " ".join(sums[name]) if i < common else feeds, help_)
+        for i, (name, help_, feeds, _less) in enumerate(rows)
+    ]
+    return pd.DataFrame(table, columns=["name", "common", "feeds", "help"])

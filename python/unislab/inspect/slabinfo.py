@@ -70,14 +70,32 @@ def _rows(allocator: Allocator) -> list[_Row]:
 
 
 def slabinfo_frame(allocator: Allocator) -> pd.DataFrame:
-    """One row a cache."""
+    """One row a cache, columns as ``/proc/slabinfo`` has them.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> from unislab.inspect import slabinfo_frame
+    >>> with us.Allocator() as alloc:
+    ...     slabinfo_frame(alloc).columns.tolist()[:3]
+    ['name', 'active_objs', 'num_objs']
+    """
     import pandas as pd
 
     return pd.DataFrame(_rows(allocator), columns=COLUMNS)
 
 
 def slabinfo_text(allocator: Allocator) -> str:
-    """The same as text, in the format of ``/proc/slabinfo`` version 2.1."""
+    """The same as text, in the format of ``/proc/slabinfo`` version 2.1.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> from unislab.inspect import slabinfo_text
+    >>> with us.Allocator() as alloc:
+    ...     slabinfo_text(alloc).splitlines()[0]
+    'slabinfo - version: 2.1'
+    """
     lines = [
         "slabinfo - version: 2.1",
         "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>"

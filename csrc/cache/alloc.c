@@ -100,7 +100,7 @@ enum us_misuse_kind us_misuse_of(const struct us_cache *c, const void *object,
     *slab = s;
     if (US_UNLIKELY(s->cache != c))
         return US_MISUSE_WRONG_CACHE;
-    offset = (uint64_t)((const char *)object - (const char *)us_slab_base(slabs, s));
+    offset = (uint64_t)((const char *)object - us_slab_objects_base(c, s));
     *index = us_object_index(c, offset);
     if (US_UNLIKELY(*index * c->geometry.stride != offset || *index >= us_slab_objects(s)))
         return US_MISUSE_NO_OBJECT;
@@ -137,8 +137,13 @@ static void describe(const struct us_cache *c, const void *object, enum us_misus
         break;
     case US_MISUSE_NO_OBJECT:
         FOUND("an address at offset %llu of its slab", (unsigned long long)(out->address - base));
-        EXPECTED("a multiple of %zu below %llu: the start of an object", c->geometry.stride,
-                 (unsigned long long)us_slab_objects(s) * c->geometry.stride);
+        if (s->offset)
+            EXPECTED("%u and a multiple of %zu below %llu: the start of an object", s->offset,
+                     c->geometry.stride,
+                     (unsigned long long)us_slab_objects(s) * c->geometry.stride);
+        else
+            EXPECTED("a multiple of %zu below %llu: the start of an object", c->geometry.stride,
+                     (unsigned long long)us_slab_objects(s) * c->geometry.stride);
         break;
     case US_MISUSE_DOUBLE_FREE:
         FOUND("an object that is free already");

@@ -129,7 +129,8 @@ struct us_slab_row {
     uint8_t order;
     int16_t node;
     int32_t cpu;      /* that owns it (list policies), -1 */
-    uint8_t place;    /* 0 full or on no list, 1 partial list, 2 CPU slab, 3 large */
+    uint8_t place;    /* 0 full or on no list, 1 partial list, 2 CPU slab, 3 large,
+                         4 list of entirely free ones */
     int64_t position; /* in its list, -1 */
 };
 struct us_stock_row {

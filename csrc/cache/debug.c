@@ -21,7 +21,7 @@
 static void mark(struct us_cache *c, void *object)
 {
     const struct us_slab *s = us_cache_slab(c, object);
-    const uint64_t offset = (uint64_t)((char *)object - (char *)us_slab_base(c->slabs, s));
+    const uint64_t offset = (uint64_t)((char *)object - us_slab_objects_base(c, s));
 
     if (US_UNLIKELY(us_used_set(c, s, us_object_index(c, offset))))
         us_report_misuse(c, US_MISUSE_LIST, object);

@@ -35,7 +35,7 @@ static void count_slab(struct us_account *account, const struct us_allocator *a,
     account->slabs++;
     account->objects += objects;
     account->reserved += us_slab_bytes(a, s);
-    account->partial += (state & US_SLAB_PARTIAL) != 0;
+    account->partial += (state & US_SLAB_PARTIAL) != 0 && s->free > 0; /* there are full lists */
     account->cpu_slabs += (state & US_SLAB_FROZEN) != 0;
     if (!(state & US_SLAB_LARGE))
         account->free_objects += state & US_SLAB_PRIVATE ? objects : s->free;
@@ -147,15 +147,17 @@ void us_allocator_account(struct us_allocator *a, struct us_account *total,
 
 /* ---- snapshot -------------------------------------------------------------------------------- */
 
-static uint8_t place_of(const struct us_slab *s)
+static uint8_t place_of(const struct us_view_slab *e)
 {
-    const uint8_t state = atomic_load(&s->state);
+    const uint8_t state = atomic_load(&e->slab->state);
 
     if (state & US_SLAB_LARGE)
         return 3;
     if (state & US_SLAB_FROZEN)
         return 2;
-    return state & US_SLAB_PARTIAL ? 1 : 0;
+    if (e->free_list)
+        return 4;
+    return state & US_SLAB_PARTIAL && !e->full_list ? 1 : 0;
 }
 
 static struct us_slab_row row_of(const struct us_cache *c, const struct us_view_slab *e)
@@ -172,7 +174,7 @@ static struct us_slab_row row_of(const struct us_cache *c, const struct us_view_
         .order = (uint8_t)us_slab_order(s),
         .node = (int16_t)s->node,
         .cpu = e->cpu,
-        .place = place_of(s),
+        .place = place_of(e),
         .position = e->position,
     };
 }

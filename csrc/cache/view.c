@@ -72,7 +72,7 @@ static struct us_view_slab *find_slab(struct us_view *v, const struct us_slab *s
     return low < v->nslabs && v->slab[low].slab == s ? &v->slab[low] : NULL;
 }
 
-static void free_by_bitmap(struct us_view *v, struct us_view_slab *e)
+static void free_by_state(struct us_view *v, struct us_view_slab *e)
 {
     uint32_t i;
 
@@ -119,10 +119,10 @@ static void mark_free(struct us_view *v, struct us_view_slab *e)
         e->free = us_slab_objects(s);
         return;
     }
-    if (v->cache->geometry.state == US_OBJECTS_BITMAP)
-        free_by_bitmap(v, e);
-    else
+    if (v->cache->geometry.state == US_OBJECTS_LIST)
         free_by_list(v, e);
+    else
+        free_by_state(v, e);
     if (e->free != s->free)
         wrong(v, "slab 0x%llx: %u objects are free in it, its counter says %u", base_of(v, s),
               e->free, s->free);
@@ -203,6 +203,7 @@ static void see_listed(void *context, struct us_slab *slab, unsigned node, const
     e->list_node = node;
     e->position = (int64_t)position;
     e->full_list = strcmp(list, "full") == 0;
+    e->free_list = strcmp(list, "free") == 0;
 }
 
 /* Frees of signal handlers that wait to be taken in: a stock of their own. */

@@ -12,7 +12,7 @@ struct us_view_slab {
     int32_t cpu;       /* whose stock holds objects of it, when frozen */
     uint32_t listings; /* times it was met on a list */
     unsigned list_node;
-    bool full_list;
+    bool full_list, free_list; /* the list is called so: of slabs with no, with only free objects */
     int64_t position;
 };
 

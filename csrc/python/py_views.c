@@ -151,14 +151,14 @@ PyObject *us_py_allocator_node_memory(PyObject *op, PyObject *node_object)
 
 static PyObject *slab_rows(const struct us_snapshot *s)
 {
-    static const char *const place[] = {"full", "partial", "cpu", "large"};
+    static const char *const place[] = {"full", "partial", "cpu", "large", "free"};
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < s->nslabs; i++) {
         const struct us_slab_row *r = &s->slab[i];
         PyObject *row =
             Py_BuildValue("KiiIIIINsN", (unsigned long long)r->address, (int)r->node, (int)r->order,
                           r->objects, r->in_use, r->free, r->queued, optional(r->cpu),
-                          place[r->place & 3], optional((long)r->position));
+                          place[r->place], optional((long)r->position));
         if (!append(list, row))
             Py_CLEAR(list);
     }

@@ -10,7 +10,7 @@
 bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void *address,
                   uint32_t *index)
 {
-    uint64_t offset = (uint64_t)((const char *)address - (const char *)us_slab_base(c->slabs, s));
+    uint64_t offset = (uint64_t)((const char *)address - us_slab_objects_base(c, s));
 
     if (atomic_load_explicit(&((struct us_slab *)s)->state, memory_order_relaxed) & US_SLAB_LARGE) {
         *index = 0;
@@ -109,18 +109,26 @@ static enum us_misuse_kind stranger(const struct us_cache *c, const void *object
     return of->cache == c ? US_MISUSE_NO_OBJECT : US_MISUSE_WRONG_CACHE;
 }
 
-bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object)
+bool us_object_returns(struct us_cache *c, const struct us_slab *s, const void *object,
+                       uint32_t *index)
 {
-    uint32_t index;
-
     if (US_UNLIKELY(s == NULL || s->cache != c || us_cache_slab(c, object) != s)) {
         us_report_misuse(c, stranger(c, object), object);
         return false;
     }
-    if (US_UNLIKELY(!us_object_at(c, s, object, &index))) {
+    if (US_UNLIKELY(!us_object_at(c, s, object, index))) {
         us_report_misuse(c, US_MISUSE_NO_OBJECT, object);
         return false;
     }
+    return true;
+}
+
+bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object)
+{
+    uint32_t index;
+
+    if (US_UNLIKELY(!us_object_returns(c, s, object, &index)))
+        return false;
     uint64_t *word = word_of(c, s, index), bit = 1ull << (index % 64);
     if (US_UNLIKELY(*word & bit)) {
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
@@ -135,13 +143,15 @@ bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object)
 
 bool us_slab_is_free(const struct us_cache *c, const struct us_slab *s, uint32_t index)
 {
+    if (c->geometry.state == US_OBJECTS_INDEX)
+        return s->index[index] != US_INDEX_OUT;
     return *word_of(c, s, index) >> (index % 64) & 1;
 }
 
 void us_slab_thread(struct us_cache *c, struct us_slab *s)
 {
     uint32_t objects = us_slab_objects(s);
-    char *object = us_slab_base(c->slabs, s);
+    char *object = us_slab_objects_base(c, s);
 
     s->freelist = object;
     s->free = objects;

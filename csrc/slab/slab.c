@@ -107,26 +107,28 @@ static unsigned page_flags(unsigned flags)
            (flags & US_NOWAIT ? US_PAGES_NOWAIT : 0u);
 }
 
-/* A block of the preferred order, or of the smaller one; *order and *objects say which. */
+struct shape {
+    unsigned order, objects;
+    bool fallback; /* the smaller one */
+};
+
+/* A block of the preferred order, or of the smaller one; *shape says which. */
 static void *get_block(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
-                       unsigned *order, unsigned *objects, bool *fallback)
+                       struct shape *shape)
 {
     const struct us_geometry *g = &c->geometry;
     struct us_memory *memory = c->slabs->memory;
     void *block;
 
-    *order = g->order;
-    *objects = g->objects;
-    *fallback = false;
+    *shape = (struct shape){.order = g->order, .objects = g->objects};
     if (g->min_order >= g->order)
         return us_pages_alloc(memory, f, g->order, node, page_flags(flags));
     block = us_pages_alloc(memory, f, g->order, node, page_flags(flags) | US_PAGES_NORETRY);
     if (block)
         return block;
-    *order = g->min_order;
-    *objects = g->min_objects;
+    *shape = (struct shape){.order = g->min_order, .objects = g->min_objects};
     block = us_pages_alloc(memory, f, g->min_order, node, page_flags(flags));
-    *fallback = block != NULL;
+    shape->fallback = block != NULL;
     return block;
 }
 
@@ -146,28 +148,60 @@ static void check_cache(const struct us_cache *c)
 }
 #endif
 
-struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
-                            bool *fallback)
+/* The slab's pages and, for INDEX, its array: both or none. */
+static void *get_parts(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
+                       struct shape *shape, uint32_t **index)
 {
-    unsigned order, objects;
-    bool fell_back;
+    const size_t bytes = c->geometry.index_bytes;
+    void *block;
+
+    *index = bytes ? us_meta_alloc(c->slabs->memory, bytes) : NULL;
+    if (bytes && *index == NULL)
+        return NULL;
+    block = get_block(c, f, node, flags, shape);
+    if (block == NULL && bytes)
+        us_meta_free(c->slabs->memory, *index, bytes);
+    return block;
+}
+
+static void fill(struct us_cache *c, struct us_slab *s)
+{
+    if (c->geometry.state == US_OBJECTS_LIST)
+        us_slab_thread(c, s);
+    else if (c->geometry.state == US_OBJECTS_INDEX)
+        us_index_fill(s);
+    else
+        us_objects_fill(c, s);
+}
+
+struct us_slab *us_slab_new_at(struct us_cache *c, struct us_flight *f, unsigned node,
+                               unsigned flags, uint32_t offset, bool *fallback)
+{
+    struct shape shape = {0};
+    uint32_t *index;
 
     check_cache(c);
     if (f->nested && constructor_suspends(c))
         return NULL;
-    void *block = get_block(c, f, node, flags, &order, &objects, &fell_back);
+    void *block = get_parts(c, f, node, flags, &shape, &index);
     if (fallback)
-        *fallback = fell_back;
+        *fallback = shape.fallback;
     if (block == NULL)
         return NULL;
-    struct us_slab *s = describe(c, block, order, objects, US_SLAB_PRIVATE);
+    struct us_slab *s = describe(c, block, shape.order, shape.objects, US_SLAB_PRIVATE);
+    s->offset = offset;
+    if (index)
+        s->index = index;
     if (c->has_constructor)
         construct_all(c, f, s);
-    if (c->geometry.state == US_OBJECTS_LIST)
-        us_slab_thread(c, s);
-    else
-        us_objects_fill(c, s);
+    fill(c, s);
     return s;
+}
+
+struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
+                            bool *fallback)
+{
+    return us_slab_new_at(c, f, node, flags, 0, fallback);
 }
 
 struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsigned order,
@@ -184,6 +218,7 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
     void *base = us_slab_base(slabs, s);
     uint32_t objects = us_slab_objects(s);
     unsigned order = us_slab_order(s);
+    uint32_t *index = c->geometry.index_bytes ? s->index : NULL;
 
     atomic_fetch_sub_explicit(&c->nr_slabs[s->node], 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&c->nr_objects[s->node], objects, memory_order_relaxed);
@@ -192,5 +227,7 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
         memset(us_used_word(c, s, 0), 0, (objects + 63) / 64 * sizeof(uint64_t));
     map_pages(slabs, s, NULL);
     s->cache = NULL;
+    if (index)
+        us_meta_free(slabs->memory, index, c->geometry.index_bytes);
     us_pages_free(slabs->memory, f, base, order);
 }

@@ -4,18 +4,23 @@
  * out of band: element of a page array at the slab's first page. Every page of a slab maps to the
  * descriptor, so any address finds its slab by arithmetic and one load.
  *
- * Free-object state is one of two kinds. BITMAP: a set bit is an object free in the slab; one word
- * in the descriptor up to 64 objects, above that the page-indexed bit array (the descriptor's word
- * then says below which word of it nothing is free); free objects are never touched. LIST: free
- * objects are linked through themselves at `link`.
+ * Free-object state is one of three kinds. BITMAP: a set bit is an object free in the slab; one
+ * word in the descriptor up to 64 objects, above that the page-indexed bit array (the descriptor's
+ * word then says below which word of it nothing is free); free objects are never touched. LIST:
+ * free objects are linked through themselves at `link`. INDEX: free objects are linked by their
+ * numbers in an array out of band, last freed first; they are never touched either.
+ *
+ * Objects begin at the slab's first byte, or, in a cache that colours its slabs, at an offset that
+ * each slab got when it was made.
  *
  *   descriptor, one line:
- *     0  local.head  local.count   the list of the CPU that owns the slab (list policies)
- *    16  bitmap | freelist         objects free in the slab
+ *     0  local.head  local.count   the list of the CPU that owns the slab (list policies), or
+ *        index                     INDEX: the slab's array
+ *    16  bitmap | freelist | first objects free in the slab
  *    24  free  node  state  lock   how many those are; enum us_slab_state; byte lock
  *    32  cache
  *    40  next  prev                links of the list the slab is on
- *    56  shape                     objects | order << 24
+ *    56  shape  offset             objects | order << 24; bytes before the first object
  *
  * The words at 16 and 24 can be changed together by one exchange (slab/exchange.h).
  */
@@ -40,10 +45,14 @@ enum us_slab_state {
 };
 
 struct us_slab {
-    struct us_list local;
+    union {
+        struct us_list local;
+        uint32_t *index;
+    };
     union {
         uint64_t bitmap;
         void *freelist;
+        uint32_t first; /* INDEX: number of the first free object, or US_INDEX_END */
     };
     union {
         struct {
@@ -63,7 +72,7 @@ struct us_slab {
         } chain;
     };
     uint32_t shape;
-    uint32_t spare;
+    uint32_t offset;
 };
 _Static_assert(sizeof(struct us_slab) == 64, "a descriptor is one line");
 
@@ -104,7 +113,7 @@ US_INLINE void *us_slab_base(const struct us_slabs *s, const struct us_slab *sla
 
 /* ---- geometry -------------------------------------------------------------------------------- */
 
-enum us_object_state { US_OBJECTS_BITMAP, US_OBJECTS_LIST };
+enum us_object_state { US_OBJECTS_BITMAP, US_OBJECTS_LIST, US_OBJECTS_INDEX };
 
 /* What a policy decides about a cache before its first slab. */
 struct us_geometry {
@@ -115,6 +124,7 @@ struct us_geometry {
     enum us_object_state state;
     ptrdiff_t link;       /* LIST: offset of the link in a free object */
     size_t slab_overhead; /* in-band bytes of the original that stay unused here (waste) */
+    size_t index_bytes;   /* INDEX: metadata taken for each slab, at least 4 bytes an object */
 };
 
 /* Field's rules shared by policies. */
@@ -177,9 +187,14 @@ US_INLINE uint32_t us_object_index(const struct us_cache *c, uint64_t offset)
 /* True when address is the start of an object of this slab; *index is set. */
 bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void *address,
                   uint32_t *index);
+/* Where the slab's first object begins. */
+US_INLINE char *us_slab_objects_base(const struct us_cache *c, const struct us_slab *s)
+{
+    return (char *)us_slab_base(c->slabs, s) + s->offset;
+}
 US_INLINE void *us_object_address(const struct us_cache *c, const struct us_slab *s, uint32_t index)
 {
-    return (char *)us_slab_base(c->slabs, s) + (uint64_t)index * c->geometry.stride;
+    return us_slab_objects_base(c, s) + (uint64_t)index * c->geometry.stride;
 }
 US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *object)
 {
@@ -196,6 +211,9 @@ US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *ob
  * would have to wait for the embedder inside a signal handler. */
 struct us_slab *us_slab_new(struct us_cache *c, struct us_flight *f, unsigned node, unsigned flags,
                             bool *fallback);
+/* The same for a coloured cache: objects begin at `offset`, for which geometry has left room. */
+struct us_slab *us_slab_new_at(struct us_cache *c, struct us_flight *f, unsigned node,
+                               unsigned flags, uint32_t offset, bool *fallback);
 /* A block of its own for one object: state LARGE, not free. The cache is the pseudo-cache of such
  * requests; its stride is not used. Given back by us_slab_release. */
 struct us_slab *us_slab_new_large(struct us_cache *c, struct us_flight *f, unsigned order,
@@ -214,7 +232,17 @@ unsigned us_slab_take(struct us_cache *c, struct us_slab *s, void **out, unsigne
 /* Puts an object back: false, a report and state BAD, when it is not an object start of this cache
  * (it stays out of circulation) or is already free (it stays free once). */
 bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object);
+/* BITMAP and INDEX. */
 bool us_slab_is_free(const struct us_cache *c, const struct us_slab *s, uint32_t index);
+
+/* INDEX state, under the same lock. index[i] is the number of the next free object after i. */
+#define US_INDEX_END UINT32_MAX       /* the last one */
+#define US_INDEX_OUT (UINT32_MAX - 1) /* i is not free in the slab */
+/* Takes up to n free objects, last freed first (a fresh slab's ascend), into out[0..). Returns
+ * taken. */
+unsigned us_slab_index_take(struct us_cache *c, struct us_slab *s, void **out, unsigned n);
+/* As us_slab_put; the object becomes the first free one. */
+bool us_slab_index_put(struct us_cache *c, struct us_slab *s, void *object);
 
 /* LIST state: freelist chains of a slab. */
 /* Links all objects, ascending; us_slab_new has done it. */

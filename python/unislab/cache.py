@@ -433,8 +433,8 @@ class Cache:
         -------
         pandas.DataFrame
             ``address``, ``node``, ``order``, ``objects``, ``in_use``, ``free``, ``queued``,
-            ``cpu`` (that owns it), ``place`` (full, partial, cpu, large), ``position`` (in its
-            list).
+            ``cpu`` (that owns it), ``place`` (full, partial, cpu, large, free), ``position``
+            (in its list).
 
         Examples
         --------

@@ -8,6 +8,7 @@ written oldest first; a refill leaves the lowest address on top, so that pops as
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -488,6 +489,58 @@ def test_a_bulk_call_is_n_single_calls(scene: Set, debug: str | None, n: int) ->
     assert one.cpu(0) == [x - base[1] + base[0] for x in bulk.cpu(0)]
     assert one.shared() == [x - base[1] + base[0] for x in bulk.shared()]
     assert one.partial() == [(x - base[1] + base[0], free) for x, free in bulk.partial()]
+
+
+def _state(s: Scene, base: int) -> tuple[object, ...]:
+    """Everything single calls leave behind, addresses counted from `base`."""
+    return (
+        s.delta(),
+        [x - base for x in s.cpu(0)],
+        [x - base for x in s.shared()],
+        [(x - base, free) for x, free in s.partial()],
+        s.touched("cpu", cpu=0),
+        s.touched("shared", domain=0),
+    )
+
+
+@pytest.mark.parametrize("queue", [8, 60, 120])
+@pytest.mark.parametrize("shared", [0, 150, 601])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bulk_calls_are_as_many_single_calls(
+    scene: Set, queue: int, shared: int, seed: int
+) -> None:
+    # Sizes around none, one and many batches, so that whole batches pass between the caller and the
+    # shared queue, which is short, long or missing; queues visited by ageing in between.
+    tunables = {"cpu_queue_size": queue, "shared_queue_size": shared}
+    one, bulk = scene(**tunables), scene(**tunables)
+    draw = random.Random(seed)
+    singly: list[int] = []
+    together: list[int] = []
+    bases: tuple[int, int] | None = None
+    for _ in range(40):
+        n = draw.choice([1, queue - 1, queue, 2 * queue + 1, 5 * queue, draw.randrange(1, 900)])
+        if draw.random() < 0.5 or not singly:
+            got = one.alloc(0, n)
+            with bulk.allocator.on_cpu(0):
+                other = [int(address) for address in bulk.cache.alloc_bulk(n)]
+            bases = bases or (one.slab(got[0]), bulk.slab(other[0]))
+            assert [x - bases[0] for x in got] == [x - bases[1] for x in other]
+            singly += got
+            together += other
+        else:
+            assert bases
+            first = draw.randrange(len(singly))
+            last = min(len(singly), first + n)
+            one.free(0, singly[first:last])
+            with bulk.allocator.on_cpu(0):
+                bulk.cache.free_bulk(together[first:last])
+            del singly[first:last], together[first:last]
+        assert bases
+        assert _state(one, bases[0]) == _state(bulk, bases[1])
+        if draw.random() < 0.2:
+            assert one.expire() == bulk.expire()
+    one.free(0, singly)
+    bulk.cache.free_bulk(together)
 
 
 # ---- domains  ------------------------------------------------------------------------------------

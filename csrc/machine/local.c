@@ -510,8 +510,8 @@ void us_local_fold(struct us_local *l, unsigned cpu)
 
 void us_local_harvest(struct us_local *l, unsigned cpu, uint64_t pops, uint64_t pushes)
 {
-    add(&l->moves[cpu].list_pushes, pushes);
-    add(&l->moves[cpu].list_pops, pops);
+    add(&l->moves[cpu].told_pushes, pushes);
+    add(&l->moves[cpu].told_pops, pops);
 }
 
 static uint64_t look(const _Atomic uint64_t *count)
@@ -529,6 +529,8 @@ static void ring_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
     *pushes = us_header_size(header) + *pops + drained - installed;
     if ((int64_t)*pushes < 0) /* an addition is counted, and not yet there */
         *pushes = 0;
+    *pops += look(&m->told_pops);
+    *pushes += look(&m->told_pushes);
 }
 
 /* What a live descriptor adds. False when it changed meanwhile. */
@@ -607,7 +609,7 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
 {
     const struct us_words *r = region_of(l, cpu);
     struct us_moves *m = &l->moves[cpu];
-    uint64_t harvested = look(&m->list_pops);
+    uint64_t harvested = look(&m->told_pops);
 
     for (unsigned tries = 0; r != NULL && tries < 1000; tries++) {
         const enum still how = keep_still(l, cpu);
@@ -615,17 +617,17 @@ static void list_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
 
         if (how == MOVES)
             continue;
-        harvested = look(&m->list_pops);
+        harvested = look(&m->told_pops);
         *pops = harvested;
-        *pushes = look(&m->list_pushes);
+        *pushes = look(&m->told_pushes);
         for (unsigned w = 0; w < US_NWORDS; w++)
             same = live_counts(l, r, w, pops, pushes) && same;
         stir_again(l, cpu, how);
-        if (same && look(&m->list_pops) == harvested)
+        if (same && look(&m->told_pops) == harvested)
             return;
     }
     *pops = harvested; /* not populated, or too busy to be looked at: what is certain */
-    *pushes = look(&m->list_pushes);
+    *pushes = look(&m->told_pushes);
 }
 
 static void show(_Atomic uint64_t *shown, uint64_t *value)

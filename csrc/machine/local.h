@@ -21,7 +21,9 @@ struct us_moves {
     _Atomic uint64_t installed; /* added by slow paths; counted before the commit */
     _Atomic uint64_t drained;   /* taken away by slow paths; counted after the commit */
     _Atomic uint64_t pops;      /* the header's pops, extended beyond its width at the last look */
-    _Atomic uint64_t list_pops, list_pushes;   /* harvested from descriptors that were detached */
+    /* Told by us_local_harvest: of descriptors that were detached; of objects that went past a ring
+     * where single calls would have gone through it. */
+    _Atomic uint64_t told_pops, told_pushes;
     _Atomic uint64_t shown_pops, shown_pushes; /* statistics lock: never go back */
 } US_ALIGNED(US_LINE);
 

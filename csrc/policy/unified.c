@@ -79,7 +79,7 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
 }
 
 /* A signal handler takes no more than it needs: it may find nowhere to put the rest. */
-static uint32_t refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu)
+uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu)
 {
     const struct us_unified *st = us_unified_of(c);
     const struct us_ring *ring = us_local_ring(&c->local, cpu);
@@ -177,7 +177,7 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
         return object;
     if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
         us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c));
-    return refill(c, f, cpu, flags, refill_size(c, f, cpu));
+    return refill(c, f, cpu, flags, us_unified_refill_size(c, f, cpu));
 }
 
 /* From the slabs of another node: the caller's object, and more for the alien queue. */
@@ -308,7 +308,7 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
 }
 
 /* Room that the shared queue offers, the byte budget considered. A racy look before the lock. */
-static uint32_t shared_room(const struct us_cache *c, const struct us_queue *q)
+uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue *q)
 {
     const struct us_unified *st = us_unified_of(c);
     uint32_t size = us_queue_size(q);
@@ -319,8 +319,8 @@ static uint32_t shared_room(const struct us_cache *c, const struct us_queue *q)
 
 /* Moves objects on top of the shared queue; what finds no room goes to slabs. Returns how many the
  * queue took. */
-static unsigned to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
-                          void **object, unsigned n)
+unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                              struct us_queue *q, void **object, unsigned n)
 {
     unsigned added = 0;
 
@@ -340,8 +340,8 @@ static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, uns
 {
     struct us_queue *q = us_unified_shared(c, cpu);
 
-    if (q && q->node == node && shared_room(c, q)) {
-        bool shared = to_shared(c, f, cpu, q, &object, 1) != 0;
+    if (q && q->node == node && us_unified_shared_room(c, q)) {
+        bool shared = us_unified_to_shared(c, f, cpu, q, &object, 1) != 0;
 
         us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
         return;
@@ -363,13 +363,13 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
 
     if (q) {
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
-        room = shared_room(c, q);
+        room = us_unified_shared_room(c, q);
     }
     n = us_local_take_oldest(&c->local, f, buffer, room && room < batch ? room : batch,
                              US_SEEN_COMMIT, &cpu);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n);
     if (room && us_node_of_cpu(c->machine, cpu) == node) /* not moved to another node meanwhile */
-        shared = to_shared(c, f, cpu, q, buffer, n);
+        shared = us_unified_to_shared(c, f, cpu, q, buffer, n);
     else
         us_unified_drain(c, f, cpu, buffer, n);
     if (!us_local_add(&c->local, f, &object, 1, base, US_SEEN_COMMIT, &cpu)) {
@@ -406,7 +406,7 @@ static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
     return true;
 }
 
-static US_NOINLINE void free_slow(struct us_cache *c, void *object)
+US_NOINLINE void us_unified_free_slow(struct us_cache *c, void *object)
 {
     struct us_flight f;
 
@@ -441,7 +441,7 @@ US_INLINE void unified_free_path(struct us_cache *c, void *object, enum us_mode 
 {
     if (US_LIKELY(us_fast_push(&c->local, mode, object)))
         return;
-    free_slow(c, object);
+    us_unified_free_slow(c, object);
 }
 
 US_LOCAL_ENTRIES(unified)
@@ -460,19 +460,9 @@ static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
     return alloc_slow(c, flags, node);
 }
 
-static void *alloc_past_ring(struct us_cache *c, unsigned flags, int node)
+void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node)
 {
     return node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
-}
-
-static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
-{
-    return us_cpu_alloc_bulk(c, flags, node, n, out, alloc_past_ring);
-}
-
-static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
-{
-    us_cpu_free_bulk(c, false, n, object, free_slow);
 }
 
 /* ---- life
@@ -575,8 +565,8 @@ const struct us_policy us_policy_unified = {
     .destroy = unified_destroy,
     .entries = unified_entries,
     .alloc_node = unified_alloc_node,
-    .alloc_bulk = unified_alloc_bulk,
-    .free_bulk = unified_free_bulk,
+    .alloc_bulk = us_unified_alloc_bulk,
+    .free_bulk = us_unified_free_bulk,
     .expire_begin = us_unified_expire_begin,
     .expire = us_unified_expire,
     .tick = us_unified_tick,

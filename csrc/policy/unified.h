@@ -201,6 +201,22 @@ enum us_status us_unified_resize(struct us_cache *c, struct us_flight *f,
 /* unified.c: frees that signal handlers had to leave behind go to their slabs. */
 void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 
+/* unified.c: parts of the slow paths. */
+/* How many objects a miss on the CPU's ring asks the next level for. */
+uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu);
+void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node);
+/* Room that the shared queue offers, the byte budget considered. A racy look before the lock. */
+uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue *q);
+/* Moves objects on top of the shared queue; what finds no room goes to slabs. Returns how many the
+ * queue took. */
+unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                              struct us_queue *q, void **object, unsigned n);
+void us_unified_free_slow(struct us_cache *c, void *object);
+
+/* unified_bulk.c */
+size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
+void us_unified_free_bulk(struct us_cache *c, size_t n, void *const *object);
+
 /* unified_adapt.c */
 uint64_t us_unified_adapt_period(const struct us_cache *c);
 bool us_unified_wants_adapt(struct us_cache *c);

@@ -150,23 +150,32 @@ static unsigned run_of(void *const *object, size_t most, struct us_span span)
     return n;
 }
 
+unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
+                         bool *all)
+{
+    const struct us_range *r = &c->slabs->range;
+    unsigned run = 0, pushed = 0;
+
+    if (US_LIKELY(us_in_range(r, object[0]))) {
+        const struct us_span span = us_ring_span(c, any_node, us_node_of(r, object[0]));
+
+        run = run_of(object, n, span);
+        pushed = us_local_push_batch(&c->local, object, run, span.base);
+    }
+    *all = run && pushed == run;
+    return pushed;
+}
+
 void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
                       void (*one)(struct us_cache *c, void *object))
 {
-    const struct us_range *r = &c->slabs->range;
     size_t i = 0;
 
     while (i < n) {
-        unsigned run = 0, pushed = 0;
+        bool all;
 
-        if (US_LIKELY(us_in_range(r, object[i]))) {
-            const struct us_span span = us_ring_span(c, any_node, us_node_of(r, object[i]));
-
-            run = run_of(object + i, n - i, span);
-            pushed = us_local_push_batch(&c->local, object + i, run, span.base);
-        }
-        i += pushed;
-        if (pushed < run || run == 0)
+        i += us_cpu_push_run(c, any_node, n - i, object + i, &all);
+        if (!all)
             one(c, object[i++]);
     }
 }

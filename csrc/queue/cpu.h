@@ -57,6 +57,11 @@ size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n,
 void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
                       void (*one)(struct us_cache *c, void *object));
 
+/* Pushes the first of n > 0 objects, as many as one sequence takes; returns how many. *all: the
+ * next is not known to miss. */
+unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
+                         bool *all);
+
 /* ---- ageing, flushing ------------------------------------------------------------------------ */
 
 /* The policy's rule: how many of the oldest leave a queue that is visited now. */

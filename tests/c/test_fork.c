@@ -87,6 +87,7 @@ static void fork_while_threads_work(void)
         atomic_store(&stop_workers, 1);
         for (i = 0; i < 2; i++)
             pthread_join(w[i].thread, NULL);
+        CHECK_EQ(us_allocator_reaper(a, 0, NULL), US_OK); /* between two looks it would drain */
         fixture_close(a);
     }
 }
@@ -190,7 +191,7 @@ static void the_reaper_runs_in_parent_and_child(void)
     fill(c);
     CHECK(drained(c));
     CHECK_EQ(us_allocator_reaper(a, 5000000, NULL), US_OK); /* another period */
-    fixture_close(a);                                       /* stops it */
+    CHECK_EQ(us_allocator_destroy(a, false, NULL), US_OK);  /* stops it */
 }
 
 int main(void)

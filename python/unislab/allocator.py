@@ -129,6 +129,17 @@ class Reaper:
 
     @property
     def running(self) -> bool:
+        """True until it is stopped, another one is started or the allocator is closed.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator() as alloc:
+        ...     reaper = alloc.reaper("1 s")
+        ...     before = reaper.running
+        >>> before, reaper.running
+        (True, False)
+        """
         allocator = self._allocator
         if allocator is None or allocator.closed:
             return False

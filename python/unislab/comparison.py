@@ -150,7 +150,15 @@ class Comparison:
 
     @property
     def timed(self) -> bool:
-        """False on a modelled machine."""
+        """False on a modelled machine.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.grid(1, 1, 1)
+        >>> us.compare(us.workloads.pair(times=10), ["slub"], machine=machine).timed
+        False
+        """
         return all(result.seconds is not None for result in self.results.values())
 
     def ratio(self, name: str, reference: str) -> tuple[float, float, float]:
@@ -199,7 +207,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Who wins by how much, in a sentence or two."""
+        """Who wins by how much, in a sentence or two.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> us.compare(us.workloads.pair(), ["slub"], rounds=3, min_time="5 ms").verdict
+        'slub serves pair in ... a pass.'
+        """
         names = self.policies
         if not self.timed:
             return f"{self.workload} on a modelled machine: counters and memory only, no times"
@@ -274,7 +289,16 @@ class Comparison:
 
     @property
     def reasons(self) -> list[str]:
-        """One line a cache; see :meth:`contributions` for all of them as a table."""
+        """One line a cache; see :meth:`contributions` for all of them as a table.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.grid(1, 1, 1)
+        >>> c = us.compare(us.workloads.batch(64), ["unified", "slub"], machine=machine)
+        >>> print(c.reasons[0])
+        object: of 25,600 calls unified serves ... from the CPU's stock that slub does not (...)
+        """
         table = self.contributions()
         if table.empty:
             return []

@@ -494,18 +494,40 @@ class Trace:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first time stamp to the last."""
+        """Seconds from the first time stamp to the last.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> round(us.datasets.load("bursts").duration)
+        39
+        """
         times = self.columns["time_ns"]
         return float((times.max() - times.min()) / 1e9) if len(times) else 0.0
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """The CPUs that have events."""
+        """The CPUs that have events.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> us.datasets.load("fork").cpus
+        (0, 1)
+        """
         return tuple(np.unique(self.columns["cpu"]).tolist())
 
     @property
     def implied_share(self) -> float:
-        """Share of the allocations that imply an unseen free: bulk and RCU frees print no event."""
+        """Share of the allocations that imply an unseen free: bulk and RCU frees print no event.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> trace = us.datasets.load("files")
+        >>> trace.implied_share == trace.counts["implied_frees"] / trace.counts["allocs"]
+        True
+        """
         return self.counts["implied_frees"] / max(self.counts["allocs"], 1)
 
     def __repr__(self) -> str:

@@ -426,7 +426,9 @@ enum us_local_result us_local_install(struct us_local *l, struct us_flight *f, u
     IN_SEQUENCE(l, us_rseq_install(l, w, cpu, list));
     if (!hold(l, f, &h))
         return US_LOCAL_MISS;
-    done = h.cpu == cpu && us_words_install_c(h.region, w, list);
+    done = h.cpu == cpu &&
+           (l->counted ? us_words_install_counted_c(h.region, w, (struct us_counted *)list)
+                       : us_words_install_c(h.region, w, list));
     let_go(l, f, &h);
     return result(done);
 }
@@ -476,6 +478,38 @@ enum us_local_result us_local_list_push(struct us_local *l, struct us_flight *f,
     done = r->word[w] == owner;
     if (done)
         us_list_push_c(owner, l->link, object);
+    let_go(l, f, &h);
+    return result(done);
+}
+
+enum us_local_result us_local_counted_pop(struct us_local *l, struct us_flight *f, unsigned w,
+                                          void **out, unsigned *cpu)
+{
+    struct hold h;
+    bool done;
+
+    IN_SEQUENCE(l, us_rseq_counted_pop(l, w, out, cpu));
+    done = hold(l, f, &h);
+    *cpu = h.cpu;
+    if (!done)
+        return US_LOCAL_MISS;
+    done = us_counted_pop_c(h.region, w, l->link, out);
+    let_go(l, f, &h);
+    return result(done);
+}
+
+enum us_local_result us_local_counted_push(struct us_local *l, struct us_flight *f, unsigned w,
+                                           void *object, unsigned *cpu)
+{
+    struct hold h;
+    bool done;
+
+    IN_SEQUENCE(l, us_rseq_counted_push(l, w, object, cpu));
+    done = hold(l, f, &h);
+    *cpu = h.cpu;
+    if (!done)
+        return US_LOCAL_MISS;
+    done = us_counted_push_c(h.region, w, l->link, object);
     let_go(l, f, &h);
     return result(done);
 }
@@ -533,6 +567,23 @@ static void ring_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64
     *pushes += look(&m->told_pushes);
 }
 
+/* What a live counted list adds: its header tells all at once. False when it was detached and
+ * installed meanwhile, or may have been. */
+static bool live_counted(const struct us_words *r, unsigned w, const struct us_list *list,
+                         uint64_t *pops, uint64_t *pushes)
+{
+    const uint32_t installed = __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE);
+    const uint64_t *header = &((const struct us_counted *)list)->header;
+    const uint64_t h = __atomic_load_n(header, __ATOMIC_ACQUIRE);
+
+    *pops += us_counted_pops(h);
+    if (us_counted_size(h) + us_counted_pops(h) > installed)
+        *pushes += us_counted_size(h) + us_counted_pops(h) - installed;
+    return __atomic_load_n(header, __ATOMIC_ACQUIRE) == h &&
+           __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE) == list &&
+           __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE) == installed;
+}
+
 /* What a live descriptor adds. False when it changed meanwhile. */
 static bool live_counts(const struct us_local *l, const struct us_words *r, unsigned w,
                         uint64_t *pops, uint64_t *pushes)
@@ -545,6 +596,8 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
 
     if (list == &us_closed_list)
         return true;
+    if (l->counted)
+        return live_counted(r, w, list, pops, pushes);
     installed = __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE);
     count = __atomic_load_n(&list->count, __ATOMIC_ACQUIRE);
     head = __atomic_load_n(&list->head, __ATOMIC_ACQUIRE);

@@ -39,9 +39,10 @@ struct us_local {
     /* By us_local_close_all: us_local_open and _populate leave entries closed. */
     _Atomic bool all_closed;
     ptrdiff_t link; /* list regions: where in a free object the link lies */
+    bool counted;   /* list regions: the descriptors are counted lists; set as length is */
     /* List regions, set by the policy before anything is installed: objects of a descriptor's list,
      * which may change under the reader; false when its links lead out of the slab or in a circle.
-     */
+     * Counted lists need none. */
     bool (*length)(const struct us_local *l, struct us_list *list, uint32_t *size);
 };
 
@@ -143,6 +144,10 @@ enum us_local_result us_local_list_pop(struct us_local *l, struct us_flight *f, 
                                        void **out, unsigned *cpu);
 enum us_local_result us_local_list_push(struct us_local *l, struct us_flight *f, unsigned w,
                                         struct us_list *owner, void *object, unsigned *cpu);
+enum us_local_result us_local_counted_pop(struct us_local *l, struct us_flight *f, unsigned w,
+                                          void **out, unsigned *cpu);
+enum us_local_result us_local_counted_push(struct us_local *l, struct us_flight *f, unsigned w,
+                                           void *object, unsigned *cpu);
 
 /* ---- statistics --------------------------------------------------------------------------- */
 
@@ -159,11 +164,18 @@ void us_local_fold(struct us_local *l, unsigned cpu);
 #include "machine/native/fast.h"
 #endif
 /* Both give, with `mode` a compile-time constant:
- *   US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode, void **out);
- *   US_INLINE enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void
- * *object); US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode,
- * unsigned w, ptrdiff_t link, void **out); US_INLINE enum us_local_result us_fast_list_push(struct
- * us_local *l, enum us_mode mode, unsigned w, ptrdiff_t link, struct us_list *owner, void *object);
+ * clang-format off
+ *   enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode, void **out);
+ *   enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void *object);
+ *   enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode, unsigned w,
+ *                                         ptrdiff_t link, void **out);
+ *   enum us_local_result us_fast_list_push(struct us_local *l, enum us_mode mode, unsigned w,
+ *                                          ptrdiff_t link, struct us_list *owner, void *object);
+ *   enum us_local_result us_fast_counted_pop(struct us_local *l, enum us_mode mode, unsigned w,
+ *                                            ptrdiff_t link, void **out);
+ *   enum us_local_result us_fast_counted_push(struct us_local *l, enum us_mode mode, unsigned w,
+ *                                             ptrdiff_t link, void *object);
+ * clang-format on
  */
 
 /* One entry pair for each mode, from always-inline templates

@@ -13,6 +13,8 @@ const struct us_words us_closed_words = {
 _Static_assert(offsetof(struct us_ring, object) == US_LINE, "objects begin on a line");
 _Static_assert(sizeof(struct us_words) == US_LINE, "a list region is one line");
 _Static_assert(US_NWORDS == 4, "us_closed_words names them all");
+_Static_assert(sizeof(struct us_counted) == sizeof(struct us_list),
+               "the closed list is an empty counted one that takes nothing");
 
 /* ---- rings ------------------------------------------------------------------------------------
  */
@@ -163,6 +165,42 @@ void us_list_push_c(struct us_list *l, ptrdiff_t link, void *object)
     __atomic_store_n(&l->head, object, __ATOMIC_RELAXED);
 }
 
+static struct us_counted *counted_word(const struct us_words *r, unsigned w)
+{
+    return (struct us_counted *)r->word[w];
+}
+
+static void set_header(struct us_counted *l, uint64_t header)
+{
+    __atomic_store_n(&l->header, header, __ATOMIC_RELAXED);
+}
+
+bool us_counted_pop_c(struct us_words *r, unsigned w, ptrdiff_t link, void **out)
+{
+    struct us_counted *l = counted_word(r, w);
+    const uint64_t h = l->header;
+    void *object = us_counted_object(r->base, h);
+
+    if (us_counted_size(h) == 0 || us_counted_pops(h) == US_COUNTED_POPS_WRAP - 1)
+        return false;
+    set_header(l, ((h & ~US_COUNTED_PLACE) + US_COUNTED_POP_DELTA) |
+                      ((uint64_t)(uintptr_t)*link_of(object, link) & US_COUNTED_PLACE));
+    *out = object;
+    return true;
+}
+
+bool us_counted_push_c(struct us_words *r, unsigned w, ptrdiff_t link, void *object)
+{
+    struct us_counted *l = counted_word(r, w);
+    const uint64_t h = l->header;
+
+    if ((uint64_t)(uintptr_t)object - r->base >= r->length || us_counted_size(h) >= l->limit)
+        return false;
+    *link_of(object, link) = (void *)(uintptr_t)h;
+    set_header(l, ((h & ~US_COUNTED_PLACE) + 1) | us_counted_place(r->base, object));
+    return true;
+}
+
 void us_words_init(struct us_words *r, uint64_t base, uint64_t length)
 {
     *r = us_closed_words;
@@ -187,5 +225,17 @@ bool us_words_install_c(struct us_words *r, unsigned w, struct us_list *list)
     set_count(list, us_list_size(list->count));
     __atomic_store_n(&r->installed[w], us_list_size(list->count), __ATOMIC_RELAXED);
     __atomic_store_n(&r->word[w], list, __ATOMIC_RELEASE);
+    return true;
+}
+
+bool us_words_install_counted_c(struct us_words *r, unsigned w, struct us_counted *list)
+{
+    const uint32_t size = us_counted_size(list->header);
+
+    if (r == &us_closed_words || r->word[w] != &us_closed_list)
+        return false;
+    set_header(list, (list->header & US_COUNTED_PLACE) | size);
+    __atomic_store_n(&r->installed[w], size, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->word[w], (struct us_list *)list, __ATOMIC_RELEASE);
     return true;
 }

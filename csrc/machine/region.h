@@ -21,9 +21,22 @@
  * is that at installation; how many objects are there now is told by walking the list, and pushes
  * follow.
  *
- * The functions here are the C half of the pair; machine/native/ring_x86.h and list_x86.h hold the
- * restartable half, and tests/c/test_pair.c holds the two equal. They are also what shared and
- * alien queues, closed regions, the fallback and the model run.
+ * A counted list (struct us_counted) knows its size at every moment, so its pushes can stop at a
+ * limit. Pop and push commit one 8-byte header, as a ring's:
+ *
+ *     63            55 54                19 18       0
+ *     [ pops : 9      | place : 36         | size : 19 ]
+ *
+ * place is where the first object lies, in units of 8 bytes from the start of the region's node;
+ * the link of a free object holds the place of the next one in the same bits, and anything in the
+ * others. An empty list has size 0 and any place. The pop that would carry the count of pops beyond
+ * its width is left to the slow path, which detaches the list, reports the pops and installs it
+ * anew. (With {head, count} in 16 bytes a pair takes twice the time: each operation waits for the
+ * wide store of the one before.)
+ *
+ * The functions here are the C half of the pair; machine/native/ring_x86.h, list_x86.h and
+ * counted_x86.h hold the restartable half, and tests/c/test_pair.c holds the two equal. They are
+ * also what shared and alien queues, closed regions, the fallback and the model run.
  */
 #ifndef US_REGION_H
 #define US_REGION_H
@@ -38,9 +51,17 @@
 #define US_BATCH_MAX  64u                        /* pointers copied inside one sequence */
 #define US_POP_DELTA  ((1ull << US_POPS_SHIFT) - 1) /* one more pop, one less object */
 #define US_POPS_WRAP  (1ull << (64 - US_POPS_SHIFT))
-#define US_LIST_SIZE_BITS 20
-#define US_LIST_MAX       ((1u << US_LIST_SIZE_BITS) - 1) /* objects one descriptor may hold */
-#define US_LIST_POP_DELTA (1ull << US_LIST_SIZE_BITS)     /* one more pop */
+#define US_LIST_SIZE_BITS     20
+#define US_LIST_MAX           ((1u << US_LIST_SIZE_BITS) - 1) /* objects one descriptor may hold */
+#define US_LIST_POP_DELTA     (1ull << US_LIST_SIZE_BITS)     /* one more pop */
+#define US_COUNTED_SIZE_BITS  19
+#define US_COUNTED_POPS_SHIFT 55
+#define US_COUNTED_MAX        ((1u << US_COUNTED_SIZE_BITS) - 1)
+#define US_COUNTED_PLACE      ((1ull << US_COUNTED_POPS_SHIFT) - 1 - US_COUNTED_MAX) /* its bits */
+#define US_COUNTED_POP_DELTA  ((1ull << US_COUNTED_POPS_SHIFT) - 1)
+#define US_COUNTED_POPS_WRAP  (1ull << (64 - US_COUNTED_POPS_SHIFT))
+/* Bytes of the longest node whose objects have a place. */
+#define US_COUNTED_NODE_MAX (8ull << (US_COUNTED_POPS_SHIFT - US_COUNTED_SIZE_BITS))
 
 #define US_SEEN_TOUCHED (~0ull) /* equals no header: size would exceed every capacity */
 
@@ -65,6 +86,14 @@ enum us_seen {
 struct us_list {
     void *head;
     uint64_t count;
+} US_ALIGNED(16);
+
+/* A list that knows its size. A word names it as it names a us_list, and the closed list is an
+ * empty one that takes nothing. */
+struct us_counted {
+    uint64_t header;
+    uint32_t limit; /* pushes bring it to so many objects at most */
+    uint32_t pad;
 } US_ALIGNED(16);
 
 #define US_NWORDS 4
@@ -141,11 +170,37 @@ US_INLINE uint64_t us_list_pops(uint64_t count)
 {
     return count >> US_LIST_SIZE_BITS;
 }
+/* Counted lists; `base` is that of the node of the object. */
+US_INLINE uint32_t us_counted_size(uint64_t header)
+{
+    return (uint32_t)(header & US_COUNTED_MAX);
+}
+US_INLINE uint64_t us_counted_pops(uint64_t header)
+{
+    return header >> US_COUNTED_POPS_SHIFT;
+}
+US_INLINE uint64_t us_counted_place(uint64_t base, const void *object)
+{
+    return ((uint64_t)(uintptr_t)object - base) << (US_COUNTED_SIZE_BITS - 3) & US_COUNTED_PLACE;
+}
+US_INLINE void *us_counted_object(uint64_t base, uint64_t place)
+{
+    return (void *)(uintptr_t)(base + ((place & US_COUNTED_PLACE) >> (US_COUNTED_SIZE_BITS - 3)));
+}
+US_INLINE uint64_t us_counted_header(const struct us_counted *l)
+{
+    return __atomic_load_n(&l->header, __ATOMIC_RELAXED);
+}
+/* False = empty, or the pop must be left to the slow path. */
+bool us_counted_pop_c(struct us_words *r, unsigned w, ptrdiff_t link, void **out);
+/* False = it has reached its limit, or the object is not of the region's node. */
+bool us_counted_push_c(struct us_words *r, unsigned w, ptrdiff_t link, void *object);
 void us_words_init(struct us_words *r, uint64_t base, uint64_t length); /* every word closed */
 /* Plain detach and install of one word; NULL = nothing there, false = the word is taken. Installing
  * makes the descriptor's pops begin at 0. */
 struct us_list *us_words_detach_c(struct us_words *r, unsigned w);
 bool us_words_install_c(struct us_words *r, unsigned w, struct us_list *list);
+bool us_words_install_counted_c(struct us_words *r, unsigned w, struct us_counted *list);
 
 /* Constant closed regions: empty, full, node length 0. */
 extern const struct us_ring us_closed_ring;

@@ -416,14 +416,57 @@ static void run_lists(enum us_mode mode)
     drop_local(&l);
 }
 
+/* Counted lists through the slow and fast forms: their counts follow from the header. */
+static void run_counted(enum us_mode mode)
+{
+    const unsigned cpu = stay(), w = 1;
+    const ptrdiff_t link = offsetof(struct cell, link);
+    static struct cell cells[CELLS];
+    struct us_counted list = {.header = 33ull << US_COUNTED_POPS_SHIFT, .limit = CELLS};
+    struct us_flight f;
+    struct us_local l;
+    unsigned seen, fast = mode != US_MODE_CONTROL;
+    void *object;
+
+    make_local(&l, machine, mode, US_REGION_WORDS, link, 0, true);
+    us_words_init(l.region[cpu], (uintptr_t)cells, sizeof cells);
+    l.counted = true;
+    us_flight_enter(machine, &f);
+    CHECK_EQ(us_local_counted_push(&l, &f, w, cells, &seen), US_LOCAL_MISS);
+    CHECK_EQ(us_local_install(&l, &f, w, cpu, (struct us_list *)&list), US_LOCAL_OK);
+    CHECK_EQ(list.header, 0); /* pops of a former life are gone */
+    for (unsigned i = 0; i < CELLS; i++)
+        CHECK_EQ(us_local_counted_push(&l, &f, w, &cells[i], &seen), US_LOCAL_OK);
+    CHECK_EQ(seen, cpu);
+    CHECK_EQ(us_local_counted_push(&l, &f, w, &cells[0], &seen), US_LOCAL_MISS);
+    check_counts(&l, cpu, 0, CELLS);
+    CHECK_EQ(us_local_counted_pop(&l, &f, w, &object, &seen), US_LOCAL_OK);
+    CHECK_EQ(object, &cells[CELLS - 1]);
+    CHECK_EQ(us_fast_counted_pop(&l, mode, w, link, &object), fast);
+    check_counts(&l, cpu, 1 + fast, CELLS);
+    CHECK_EQ(us_fast_counted_push(&l, mode, w, link, &cells[CELLS - 1]), fast);
+    check_counts(&l, cpu, 1 + fast, CELLS + fast);
+    CHECK_EQ(us_local_detach(&l, &f, w, &seen), &list);
+    CHECK_EQ(us_counted_size(list.header), CELLS - 1);
+    CHECK_EQ(us_counted_pops(list.header), 1 + fast);
+    us_local_harvest(&l, cpu, 1 + fast, CELLS + fast);
+    check_counts(&l, cpu, 1 + fast, CELLS + fast);
+    CHECK_EQ(us_local_install(&l, &f, w, cpu, (struct us_list *)&list), US_LOCAL_OK);
+    check_counts(&l, cpu, 1 + fast, CELLS + fast);
+    us_flight_leave(&f);
+    drop_local(&l);
+}
+
 static void lists_in_the_mode_of_the_machine(void)
 {
     run_lists(machine->mode);
+    run_counted(machine->mode);
 }
 
 static void lists_in_control_mode(void)
 {
     run_lists(US_MODE_CONTROL);
+    run_counted(US_MODE_CONTROL);
 }
 
 static void a_closed_list_region_is_left_alone(void)

@@ -204,8 +204,14 @@ struct cell {
     void *data, *link;
 };
 enum { LIST_OPS = 4, CELLS = 8 };
+static const unsigned plain_ops[LIST_OPS] = {US_SEQ_LIST_POP, US_SEQ_LIST_PUSH, US_SEQ_DETACH,
+                                             US_SEQ_INSTALL};
+static const unsigned counted_ops[LIST_OPS] = {US_SEQ_COUNTED_POP, US_SEQ_COUNTED_PUSH,
+                                               US_SEQ_DETACH, US_SEQ_INSTALL};
+static bool counted; /* which of the two */
 
-/* Two lists that may be a word's descriptor, twice: for the queue and for the mirror. */
+/* Two lists that may be a word's descriptor, twice: for the queue and for the mirror. In a world of
+ * counted lists head and count are header and limit, and places count from the world. */
 static struct world {
     struct us_list list[2];
     struct cell cell[2][CELLS], spare[2];
@@ -215,9 +221,14 @@ static struct world {
 static void make_world(struct world *w)
 {
     for (unsigned l = 0; l < 2; l++) {
-        w->list[l] = (struct us_list){NULL, 0};
+        struct us_words on = {.word = {&w->list[l]}, .base = (uintptr_t)w, .length = sizeof *w};
+
+        w->list[l] = (struct us_list){NULL, counted ? CELLS + 1 : 0};
         for (unsigned i = 0; i < CELLS; i++)
-            us_list_push_c(&w->list[l], LINK, &w->cell[l][i]);
+            if (counted)
+                REQUIRE(us_counted_push_c(&on, 0, LINK, &w->cell[l][i]));
+            else
+                us_list_push_c(&w->list[l], LINK, &w->cell[l][i]);
     }
 }
 
@@ -241,6 +252,11 @@ static int list_op(unsigned sequence, unsigned who)
                                                                         : -1;
     case US_SEQ_LIST_PUSH:
         return us_fast_list_push(&local, US_MODE_RSEQ, 0, LINK, &real.list[0], &real.spare[who]);
+    case US_SEQ_COUNTED_POP:
+        return us_fast_counted_pop(&local, US_MODE_RSEQ, 0, LINK, &object) ? name_of(&real, object)
+                                                                           : -1;
+    case US_SEQ_COUNTED_PUSH:
+        return us_fast_counted_push(&local, US_MODE_RSEQ, 0, LINK, &real.spare[who]);
     case US_SEQ_DETACH:
         return name_of(&real, us_local_detach(&local, &flight, 0, &seen));
     default:
@@ -260,9 +276,15 @@ static int plain_list_op(unsigned sequence, unsigned who)
             return 0;
         us_list_push_c(&plain.list[0], LINK, &plain.spare[who]);
         return 1;
+    case US_SEQ_COUNTED_POP:
+        return us_counted_pop_c(plain.words, 0, LINK, &object) ? name_of(&plain, object) : -1;
+    case US_SEQ_COUNTED_PUSH:
+        return us_counted_push_c(plain.words, 0, LINK, &plain.spare[who]);
     case US_SEQ_DETACH:
         return name_of(&plain, us_words_detach_c(plain.words, 0));
     default:
+        if (counted)
+            return us_words_install_counted_c(plain.words, 0, (void *)&plain.list[who]);
         return us_words_install_c(plain.words, 0, &plain.list[who]);
     }
 }
@@ -273,6 +295,12 @@ static void check_same_worlds(void)
         const struct cell *a = real.list[l].head, *b = plain.list[l].head;
 
         CHECK_EQ(real.list[l].count, plain.list[l].count);
+        if (counted) { /* whatever names a place is the same in both */
+            CHECK_EQ(real.list[l].head, plain.list[l].head);
+            CHECK(memcmp(real.cell[l], plain.cell[l], sizeof real.cell[l]) == 0);
+            CHECK_EQ(real.spare[l].link, plain.spare[l].link);
+            continue;
+        }
         for (; a != NULL && b != NULL; a = a->link, b = b->link)
             CHECK_EQ(name_of(&real, a), name_of(&plain, b));
         CHECK(a == NULL && b == NULL);
@@ -294,23 +322,26 @@ static void begin_lists(bool installed)
     make_world(&real);
     make_world(&plain);
     make_local(&local, machine, US_MODE_RSEQ, US_REGION_WORDS, LINK, 0, true);
+    local.counted = counted;
     plain.words = new_words(0);
+    us_words_init(local.region[cpu], (uintptr_t)&real, sizeof real);
+    us_words_init(plain.words, (uintptr_t)&plain, sizeof plain);
     us_flight_enter(machine, &flight);
     if (installed) {
         CHECK(us_local_install(&local, &flight, 0, cpu, &real.list[0]));
-        CHECK(us_words_install_c(plain.words, 0, &plain.list[0]));
+        CHECK(plain_list_op(US_SEQ_INSTALL, 0));
     }
 }
 
-static void a_signal_inside_a_list_sequence_comes_first(void)
+static void check_list_signals(const unsigned *ops)
 {
-    const unsigned first = US_SEQ_LIST_POP;
-
-    for (unsigned s = first; s < first + LIST_OPS; s++)
+    for (unsigned i = 0; i < LIST_OPS; i++)
         for (unsigned place = 0; place < PLACES; place++)
-            for (interrupting = first; interrupting < first + LIST_OPS; interrupting++) {
+            for (unsigned j = 0; j < LIST_OPS; j++) {
+                const unsigned s = ops[i];
                 int got;
 
+                interrupting = ops[j];
                 begin_lists(s != US_SEQ_INSTALL);
                 arm(s, place, 1, list_interruption);
                 got = list_op(s, 0);
@@ -324,11 +355,34 @@ static void a_signal_inside_a_list_sequence_comes_first(void)
             }
 }
 
+static void a_signal_inside_a_list_sequence_comes_first(void)
+{
+    counted = false;
+    check_list_signals(plain_ops);
+    counted = true;
+    check_list_signals(counted_ops);
+}
+
 /* ---- giving up --------------------------------------------------------------------------------
  */
 
 /* Interrupted over and over, a sequence ends as a miss and leaves the region as it was. Batches
  * look again at which CPU this is only when they were moved, so they end, too. */
+static void check_lists_give_up(const unsigned *ops)
+{
+    for (unsigned i = 0; i < LIST_OPS; i++)
+        for (unsigned place = 0; place < PLACES; place++) {
+            begin_lists(ops[i] != US_SEQ_INSTALL);
+            arm(ops[i], place, 1000, NULL);
+            CHECK(list_op(ops[i], 0) <= 0);
+            check_trapped(US_SEQ_TRIES);
+            check_same_worlds();
+            us_flight_leave(&flight);
+            free(plain.words);
+            drop_local(&local);
+        }
+}
+
 static void after_eight_aborts_a_sequence_gives_up(void)
 {
     for (unsigned s = 0; s < RING_OPS; s++)
@@ -349,17 +403,10 @@ static void after_eight_aborts_a_sequence_gives_up(void)
             free(mirror);
             drop_local(&local);
         }
-    for (unsigned s = US_SEQ_LIST_POP; s < US_SEQ_LIST_POP + LIST_OPS; s++)
-        for (unsigned place = 0; place < PLACES; place++) {
-            begin_lists(s != US_SEQ_INSTALL);
-            arm(s, place, 1000, NULL);
-            CHECK(list_op(s, 0) <= 0);
-            check_trapped(US_SEQ_TRIES);
-            check_same_worlds();
-            us_flight_leave(&flight);
-            free(plain.words);
-            drop_local(&local);
-        }
+    counted = false;
+    check_lists_give_up(plain_ops);
+    counted = true;
+    check_lists_give_up(counted_ops);
 }
 
 /* ---- the fence --------------------------------------------------------------------------------

@@ -406,6 +406,133 @@ static void lists_that_are_closed_taken_and_elsewhere_miss(void)
     CHECK_EQ(id, cpu);
 }
 
+/* ---- counted lists -----------------------------------------------------------------------------
+ */
+
+/* The same list twice, places counted from its own cells: headers, links and names are equal. */
+static void counted_lists_are_equal_after_any_program(void)
+{
+    static struct cell a[CELLS], b[CELLS];
+    uint64_t state = 17;
+
+    for (volatile unsigned w = 0; w < US_NWORDS; w++) {
+        struct us_counted list_a = {.limit = 9}, list_b = {.limit = 9};
+        struct us_words words_a, words_b;
+        unsigned out[CELLS], n = CELLS; /* cells that are on no list */
+
+        for (unsigned i = 0; i < CELLS; i++)
+            out[i] = i;
+        us_words_init(&words_a, (uintptr_t)a, sizeof a);
+        us_words_init(&words_b, (uintptr_t)b, sizeof b);
+        all_closed(closed_words());
+        table[cpu] = &words_a;
+        for (int step = 0; step < 20000; step++) {
+            unsigned operation = model_random(&state) % 9;
+            void *out_a = NULL, *out_b = NULL;
+            int64_t id = -1;
+
+            if (operation < 4 && n > 0) {
+                const unsigned i = out[n - 1];
+                bool pushed = us_counted_push_c(&words_b, w, LINK, &b[i]);
+
+                if (operation < 2)
+                    CHECK_EQ(us_seq_counted_push(table, w, LINK, &a[i]), pushed);
+                else
+                    CHECK_EQ(us_seq_counted_push_at(table, w, LINK, &a[i], &id), pushed);
+                if (operation >= 2 && pushed)
+                    CHECK_EQ(id, cpu);
+                n -= pushed;
+            } else if (operation < 7) {
+                int got = us_seq_counted_pop(table, w, LINK, &out_a, &id);
+
+                CHECK_EQ(got, us_counted_pop_c(&words_b, w, LINK, &out_b));
+                CHECK_EQ(index_of(a, out_a), index_of(b, out_b));
+                if (got)
+                    out[n++] = index_of(a, out_a);
+            } else if (operation == 7) {
+                CHECK_EQ(us_seq_detach(table, w, &id) == (void *)&list_a,
+                         us_words_detach_c(&words_b, w) == (void *)&list_b);
+            } else {
+                if (words_b.word[w] == &us_closed_list) /* as us_local_install does */
+                    list_a.header &= ~0ull >> (64 - US_COUNTED_POPS_SHIFT);
+                CHECK_EQ(
+                    us_seq_install(table, w, cpu, (void *)&list_a, us_counted_size(list_a.header)),
+                    us_words_install_counted_c(&words_b, w, &list_b));
+                CHECK_EQ(words_a.installed[w], words_b.installed[w]);
+            }
+            CHECK(us_counted_size(list_a.header) <= list_a.limit);
+            CHECK_EQ(us_counted_size(list_a.header) + n, CELLS);
+            if (!CHECK_EQ(list_a.header, list_b.header) ||
+                !CHECK_EQ(words_a.word[w] == (void *)&list_a, words_b.word[w] == (void *)&list_b))
+                return;
+        }
+        for (unsigned i = 0; i < CELLS; i++) {
+            CHECK_EQ(a[i].link, b[i].link);
+            CHECK(a[i].before[0] == NULL && a[i].before[1] == NULL && a[i].behind == NULL);
+        }
+    }
+}
+
+static __attribute__((noinline)) void *counted_pop_or(void *otherwise)
+{
+    int64_t id;
+    void *object;
+
+    return us_seq_counted_pop(table, 1, LINK, &object, &id) ? object : otherwise;
+}
+
+static void counted_lists_that_are_closed_empty_full_and_foreign_miss(void)
+{
+    struct cell room[5] = {{{NULL, NULL}, NULL, NULL}}, *cell = room + 1;
+    struct us_counted list = {.limit = 1};
+    struct us_words words;
+    int64_t id;
+
+    us_words_init(&words, (uintptr_t)cell, 3 * sizeof *cell);
+    all_closed(closed_words());
+    CHECK_EQ(counted_pop_or(&cell), &cell);
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell), 0); /* a write would end this program */
+    table[cpu] = &words;
+    CHECK_EQ(counted_pop_or(&cell), &cell);
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell), 0);
+    CHECK_EQ(us_seq_install(table, 1, cpu, (void *)&list, 0), 1);
+    CHECK_EQ(counted_pop_or(NULL), NULL);
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell - 1), 0);
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell + 3), 0);
+    CHECK_EQ(us_seq_counted_push_at(table, 1, LINK, cell + 3, &id), 0);
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell), 1); /* the first object of the node */
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell + 1), 0);
+    CHECK_EQ(us_seq_counted_push_at(table, 1, LINK, cell + 1, &id), 0);
+    CHECK_EQ(list.header, 1);
+    CHECK_EQ(counted_pop_or(NULL), cell);
+    CHECK_EQ(list.header, 1ull << US_COUNTED_POPS_SHIFT);
+    list.limit = 0;
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell), 0);
+}
+
+static void counted_pops_that_would_wrap_are_left_to_the_slow_path(void)
+{
+    struct cell cell[2] = {{{NULL, NULL}, NULL, NULL}};
+    struct us_counted list = {.limit = 2};
+    struct us_words words;
+    uint64_t last;
+
+    us_words_init(&words, (uintptr_t)cell, sizeof cell);
+    all_closed(closed_words());
+    table[cpu] = &words;
+    CHECK_EQ(us_seq_install(table, 1, cpu, (void *)&list, 0), 1);
+    for (unsigned i = 0; i < US_COUNTED_POPS_WRAP - 1; i++) {
+        CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell + 1), 1);
+        CHECK_EQ(counted_pop_or(NULL), cell + 1);
+    }
+    CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell + 1), 1);
+    last = list.header;
+    CHECK_EQ(us_counted_pops(last), US_COUNTED_POPS_WRAP - 1);
+    CHECK_EQ(counted_pop_or(NULL), NULL);
+    CHECK_EQ(us_counted_pop_c(&words, 1, LINK, &(void *){NULL}), false);
+    CHECK_EQ(list.header, last);
+}
+
 /* ---- a thread that the kernel knows nothing of --------------------------------------------------
  */
 
@@ -462,6 +589,9 @@ int main(void)
     RUN(lists_of_word_0);
     RUN(lists_of_any_word);
     RUN(lists_that_are_closed_taken_and_elsewhere_miss);
+    RUN(counted_lists_are_equal_after_any_program);
+    RUN(counted_lists_that_are_closed_empty_full_and_foreign_miss);
+    RUN(counted_pops_that_would_wrap_are_left_to_the_slow_path);
     RUN(an_unregistered_thread_misses);
     return check_result();
 }

@@ -51,4 +51,18 @@ US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mod
     return US_LOCAL_OK;
 }
 
+US_INLINE enum us_local_result us_fast_counted_pop(struct us_local *l, enum us_mode mode,
+                                                   unsigned w, ptrdiff_t link, void **out)
+{
+    return (enum us_local_result)(mode == US_MODE_MODEL &&
+                                  us_counted_pop_c(us_model_region(l), w, link, out));
+}
+
+US_INLINE enum us_local_result us_fast_counted_push(struct us_local *l, enum us_mode mode,
+                                                    unsigned w, ptrdiff_t link, void *object)
+{
+    return (enum us_local_result)(mode == US_MODE_MODEL &&
+                                  us_counted_push_c(us_model_region(l), w, link, object));
+}
+
 #endif

@@ -4,6 +4,7 @@
 
 #include "machine/native/slot.h"
 #ifdef US_HAVE_RSEQ
+#include "machine/native/counted_x86.h"
 #include "machine/native/list_x86.h"
 #include "machine/native/ring_x86.h"
 #endif
@@ -48,6 +49,28 @@ US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mod
 #endif
     return (enum us_local_result)(mode == US_MODE_SLOT &&
                                   us_slot_list_push(l, w, link, owner, object));
+}
+
+US_INLINE enum us_local_result us_fast_counted_pop(struct us_local *l, enum us_mode mode,
+                                                   unsigned w, ptrdiff_t link, void **out)
+{
+#ifdef US_HAVE_RSEQ
+    int64_t cpu;
+
+    if (mode == US_MODE_RSEQ)
+        return (enum us_local_result)us_seq_counted_pop(l->table, w, link, out, &cpu);
+#endif
+    return (enum us_local_result)(mode == US_MODE_SLOT && us_slot_counted_pop(l, w, link, out));
+}
+
+US_INLINE enum us_local_result us_fast_counted_push(struct us_local *l, enum us_mode mode,
+                                                    unsigned w, ptrdiff_t link, void *object)
+{
+#ifdef US_HAVE_RSEQ
+    if (mode == US_MODE_RSEQ)
+        return (enum us_local_result)us_seq_counted_push(l->table, w, link, object);
+#endif
+    return (enum us_local_result)(mode == US_MODE_SLOT && us_slot_counted_push(l, w, link, object));
 }
 
 #endif

@@ -37,6 +37,8 @@ int us_rseq_install(struct us_local *l, unsigned w, unsigned cpu, struct us_list
 int us_rseq_list_pop(struct us_local *l, unsigned w, void **out, unsigned *cpu);
 int us_rseq_list_push(struct us_local *l, unsigned w, struct us_list *owner, void *object,
                       unsigned *cpu);
+int us_rseq_counted_pop(struct us_local *l, unsigned w, void **out, unsigned *cpu);
+int us_rseq_counted_push(struct us_local *l, unsigned w, void *object, unsigned *cpu);
 #endif
 
 #endif

@@ -269,9 +269,18 @@ struct us_list *us_rseq_detach(struct us_local *l, unsigned w, unsigned *cpu)
 /* The descriptor is private until it is installed, so its pops can be set back before. */
 int us_rseq_install(struct us_local *l, unsigned w, unsigned cpu, struct us_list *list)
 {
-    uint32_t size = us_list_size(list->count);
+    uint32_t size;
 
-    __atomic_store_n(&list->count, size, __ATOMIC_RELAXED);
+    if (l->counted) {
+        struct us_counted *counted = (struct us_counted *)list;
+
+        size = us_counted_size(counted->header);
+        __atomic_store_n(&counted->header, (counted->header & US_COUNTED_PLACE) | size,
+                         __ATOMIC_RELAXED);
+    } else {
+        size = us_list_size(list->count);
+        __atomic_store_n(&list->count, size, __ATOMIC_RELAXED);
+    }
     return us_seq_install(l->table, w, cpu, list, size);
 }
 
@@ -289,6 +298,24 @@ int us_rseq_list_push(struct us_local *l, unsigned w, struct us_list *owner, voi
 {
     int64_t id = -1;
     int done = us_seq_list_push_at(l->table, w, l->link, owner, object, &id);
+
+    *cpu = seen_cpu(l, id);
+    return done;
+}
+
+int us_rseq_counted_pop(struct us_local *l, unsigned w, void **out, unsigned *cpu)
+{
+    int64_t id = -1;
+    int done = us_seq_counted_pop(l->table, w, l->link, out, &id);
+
+    *cpu = seen_cpu(l, id);
+    return done;
+}
+
+int us_rseq_counted_push(struct us_local *l, unsigned w, void *object, unsigned *cpu)
+{
+    int64_t id = -1;
+    int done = us_seq_counted_push_at(l->table, w, l->link, object, &id);
 
     *cpu = seen_cpu(l, id);
     return done;

@@ -29,19 +29,21 @@
 #define US_SEQ_TRIES 8 /* aborts in a row, then the slow path (debuggers step for ever) */
 
 /* Sequences, as numbers that the assembler can read. */
-#define US_SEQ_POP         0
-#define US_SEQ_PUSH        1
-#define US_SEQ_TAKE_HOT    2
-#define US_SEQ_TAKE_OLDEST 3
-#define US_SEQ_ADD         4
-#define US_SEQ_LIST_POP    5
-#define US_SEQ_LIST_PUSH   6
-#define US_SEQ_DETACH      7
-#define US_SEQ_INSTALL     8
-#define US_SEQ_COUNT       9
-#define US_SEQ_BEGUN       0 /* places: before the id is read, */
-#define US_SEQ_LOADED      1 /* with the region at hand, */
-#define US_SEQ_READY       2 /* before the committing store */
+#define US_SEQ_POP          0
+#define US_SEQ_PUSH         1
+#define US_SEQ_TAKE_HOT     2
+#define US_SEQ_TAKE_OLDEST  3
+#define US_SEQ_ADD          4
+#define US_SEQ_LIST_POP     5
+#define US_SEQ_LIST_PUSH    6
+#define US_SEQ_DETACH       7
+#define US_SEQ_INSTALL      8
+#define US_SEQ_COUNTED_POP  9
+#define US_SEQ_COUNTED_PUSH 10
+#define US_SEQ_COUNT        11
+#define US_SEQ_BEGUN        0 /* places: before the id is read, */
+#define US_SEQ_LOADED       1 /* with the region at hand, */
+#define US_SEQ_READY        2 /* before the committing store */
 
 #if defined(US_TESTING) && !defined(US_DUMMY_RSEQ)
 #define US_SEQ_INJECT 1

@@ -65,3 +65,29 @@ bool us_slot_list_push(struct us_local *l, unsigned w, ptrdiff_t link, struct us
     us_slot_leave(l->machine, cpu);
     return done;
 }
+
+bool us_slot_counted_pop(struct us_local *l, unsigned w, ptrdiff_t link, void **out)
+{
+    unsigned cpu;
+    struct us_words *r = enter(l, &cpu);
+    bool done;
+
+    if (r == NULL)
+        return false;
+    done = us_counted_pop_c(r, w, link, out);
+    us_slot_leave(l->machine, cpu);
+    return done;
+}
+
+bool us_slot_counted_push(struct us_local *l, unsigned w, ptrdiff_t link, void *object)
+{
+    unsigned cpu;
+    struct us_words *r = enter(l, &cpu);
+    bool done;
+
+    if (r == NULL)
+        return false;
+    done = us_counted_push_c(r, w, link, object);
+    us_slot_leave(l->machine, cpu);
+    return done;
+}

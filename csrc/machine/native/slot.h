@@ -42,5 +42,7 @@ bool us_slot_push(struct us_local *l, void *object);
 bool us_slot_list_pop(struct us_local *l, unsigned w, ptrdiff_t link, void **out);
 bool us_slot_list_push(struct us_local *l, unsigned w, ptrdiff_t link, struct us_list *owner,
                        void *object);
+bool us_slot_counted_pop(struct us_local *l, unsigned w, ptrdiff_t link, void **out);
+bool us_slot_counted_push(struct us_local *l, unsigned w, ptrdiff_t link, void *object);
 
 #endif

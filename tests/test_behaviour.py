@@ -11,6 +11,7 @@ import pytest
 from rules.books import balance, balance_all
 from rules.inside import look, slabs_of
 from rules.machines import place
+from rules.names import ALLOCS, FREES
 
 import unislab as us
 
@@ -129,6 +130,10 @@ def test_a_callable_constructs_objects_once_a_slab(opened: us.Allocator) -> None
     assert len(seen) == int(cache.slabs()["objects"].sum())
 
 
+# Policies whose originals have bulk calls that are not n single calls.
+OWN_BULK = ("slub-partial",)
+
+
 # ---- bulk  ---------------------------------------------------------------------------------------
 
 
@@ -156,7 +161,10 @@ def test_bulk_leaves_what_single_calls_leave(
     with bulk.on_cpu(0):
         together = [int(a) for a in caches[1].alloc_bulk(300)]
         caches[1].free_bulk(together[:250])
-    assert caches[0].stats(exact=True) == caches[1].stats(exact=True)
+    stats = [cache.stats(exact=True) for cache in caches]
+    if policy in OWN_BULK:  # its chains are one operation each; the objects are as many
+        stats = [{name: s[name] for name in (*ALLOCS, *FREES)} for s in stats]
+    assert stats[0] == stats[1]
     tables = [cache.slabs()[["order", "in_use", "free", "queued"]] for cache in caches]
     assert tables[0].equals(tables[1])
     caches[0].free_bulk(singly[250:])
@@ -243,14 +251,16 @@ def test_shrink_returns_what_nobody_uses(opened: us.Allocator) -> None:
     assert opened.account()["reserved"] == 0
 
 
-def test_flush_empties_every_stock(opened: us.Allocator) -> None:
+def test_flush_empties_every_stock(opened: us.Allocator, policy: str) -> None:
     cache = opened.create_cache("flushed", 64)
     for cpu in (0, 1):
         with opened.on_cpu(cpu):
             cache.free_bulk(cache.alloc_bulk(300))
     opened.flush()
     assert cache.account()["queued"] == 0
-    assert cache.stats(exact=True)["flush"] >= 1
+    # CPUs own nothing of a debug cache there: nothing to flush.
+    nothing = cache.debug and policy in ("slub-partial",)
+    assert (cache.stats(exact=True)["flush"] >= 1) != nothing
     balance(cache)
 
 
@@ -281,7 +291,7 @@ def test_tables_show_every_slab_and_queue(opened: us.Allocator) -> None:
         for name in ("address", "node", "order", "objects", "in_use", "free", "queued", "place"):
             assert getattr(row, name) == getattr(slab, name)
     table = cache.queues()
-    assert set(table.columns) == set(queues[0]._fields)
+    assert not queues or set(table.columns) == set(queues[0]._fields)
     for row, queue in zip(table.itertuples(index=False), queues, strict=True):
         for name in ("kind", "name", "objects", "capacity", "touched", "addresses"):
             assert getattr(row, name) == getattr(queue, name)

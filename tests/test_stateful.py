@@ -33,6 +33,11 @@ RESIZES = {
         ("slab_thrash_ratio", [0, 25, 100]),
         ("remote_node_defrag_ratio", [0, 100]),
     ],
+    "slub-partial": [
+        ("min_partial", [5, 10]),
+        ("cpu_partial", [0, 2, 30, 120]),
+        ("remote_node_defrag_ratio", [0, 100]),
+    ],
 }
 
 

@@ -111,6 +111,8 @@ def test_min_partial_is_log2_of_the_size(
     make: Callable[..., us.Allocator], policy: str, size: int, expected: int
 ) -> None:
     alloc = make(policy, machine=grid(1, 1, 2))
+    if policy == "slub-partial":  # half of it since the CPUs have partial lists of their own
+        expected = min(max((size.bit_length() - 1) // 2, 5), 10)
     assert alloc.create_cache("sized", size).tunables.min_partial == expected
 
 

@@ -44,7 +44,7 @@ static void count_slab(struct us_account *account, const struct us_allocator *a,
 /* Slabs are counted: adds the stocks and turns objects into bytes. */
 static void settle_account(struct us_cache *c, struct us_account *account)
 {
-    const struct us_visitor visitor = {account, count_stock, ignore_listed};
+    const struct us_visitor visitor = {account, count_stock, ignore_listed, NULL};
     const uint64_t stride = c->geometry.stride;
     uint64_t most;
     unsigned node;

@@ -206,6 +206,21 @@ static void see_listed(void *context, struct us_slab *slab, unsigned node, const
     e->free_list = strcmp(list, "free") == 0;
 }
 
+static void see_owned(void *context, struct us_slab *slab, unsigned cpu, uint64_t position)
+{
+    struct us_view *v = context;
+    struct us_view_slab *e = find_slab(v, slab);
+
+    if (!e) {
+        wrong(v, "CPU %u owns a slab of another cache", cpu);
+        return;
+    }
+    if (e->cpu >= 0)
+        wrong(v, "slab 0x%llx: CPUs %d and %u own it", base_of(v, slab), e->cpu, cpu);
+    e->cpu = (int)cpu;
+    e->position = (int64_t)position;
+}
+
 /* Frees of signal handlers that wait to be taken in: a stock of their own. */
 static void see_deferred(struct us_view *v)
 {
@@ -249,7 +264,7 @@ static void see_deferred(struct us_view *v)
 
 bool us_view_init(struct us_view *v, struct us_cache *c)
 {
-    const struct us_visitor visitor = {v, see_stock, see_listed};
+    const struct us_visitor visitor = {v, see_stock, see_listed, see_owned};
     size_t i;
 
     v->cache = c;

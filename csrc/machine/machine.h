@@ -182,6 +182,9 @@ void us_lock_drop(struct us_flight *flight, struct us_lock *lock);
 /* One-byte lock in a slab descriptor; counted in the machine's totals by class. */
 bool us_bytelock_take(struct us_flight *flight, _Atomic uint8_t *lock)
     __attribute__((warn_unused_result));
+/* For policies that take nothing while they hold it: any lock may be held before. */
+bool us_bytelock_take_last(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
 bool us_bytelock_try(struct us_flight *flight, _Atomic uint8_t *lock)
     __attribute__((warn_unused_result));
 void us_bytelock_drop(struct us_flight *flight, _Atomic uint8_t *lock);

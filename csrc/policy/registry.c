@@ -6,11 +6,13 @@
 extern const struct us_policy us_policy_unified;
 extern const struct us_policy us_policy_slub;
 extern const struct us_policy us_policy_slub_thrash;
+extern const struct us_policy us_policy_slub_partial;
 
 static const struct us_policy *const policies[] = {
     &us_policy_unified,
     &us_policy_slub,
     &us_policy_slub_thrash,
+    &us_policy_slub_partial,
 };
 
 const struct us_policy *us_policy_at(unsigned i)

@@ -190,12 +190,12 @@ static void *take_listed(struct us_slub_ask *a, struct us_slab *s)
     return object;
 }
 
-static struct us_slab *lock_first(const struct us_slub_ask *a, struct us_partial *p)
+static struct us_slab *lock_first(struct us_slub_ask *a, struct us_partial *p)
 {
     return us_partial_lock_first(a->f, p, 0);
 }
 
-static struct us_slab *lock_any(const struct us_slub_ask *a)
+static struct us_slab *lock_any(struct us_slub_ask *a)
 {
     struct us_slab *s = lock_first(a, &us_slub_of(a->c)->node[a->home]);
 
@@ -268,7 +268,17 @@ static void *allocate(struct us_slub_ask *a)
 
 /* ---- life ---------------------------------------------------------------------------- */
 
-const struct us_slub_paths us_slub_page_lock = {.allocate = allocate, .put = put};
+static void deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
+{
+    us_slub_deactivate(c, f, cpu, s, false);
+}
+
+const struct us_slub_paths us_slub_page_lock = {
+    .allocate = allocate,
+    .put = put,
+    .deactivate = deactivate,
+    .cpuslab_flush = US_SLUB_CPUSLAB_FLUSH,
+};
 
 enum us_status us_slub_plain_create(struct us_cache *c, struct us_error *e)
 {

@@ -197,10 +197,11 @@ struct us_slub_ask {
     struct us_cache *c;
     struct us_flight *f;
     unsigned flags;
-    unsigned cpu;  /* where it counts */
-    unsigned home; /* node that is searched first */
-    int node;      /* asked for, or US_ANY_NODE */
-    bool pinned;   /* other nodes' partial slabs are out of question */
+    unsigned cpu;          /* where it counts */
+    unsigned home;         /* node that is searched first */
+    int node;              /* asked for, or US_ANY_NODE */
+    bool pinned;           /* other nodes' partial slabs are out of question */
+    struct us_slab *extra; /* slub-partial: slabs gathered beside the one that serves */
 };
 
 /* The slow paths of a policy of the family. */
@@ -209,6 +210,9 @@ struct us_slub_paths {
     /* Puts an object back to its slab. False: a lock was not to be had in a signal handler. */
     bool (*put)(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
                 void *object);
+    /* Gives up a private slab that is frozen. Not for nested flights. */
+    void (*deactivate)(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
+    unsigned cpuslab_flush; /* row of that counter */
 };
 
 struct us_slub_thrash;
@@ -236,10 +240,16 @@ US_INLINE struct us_partial *us_slub_node_of(const struct us_cache *c, const str
 
 /* Calls `visit` for the other nodes whose partial lists are longer than they must be, the nearest
  * number first, until it returns a slab; NULL at once when the ratio says so. */
-struct us_slab *us_slub_elsewhere(const struct us_slub_ask *a,
-                                  struct us_slab *(*visit)(const struct us_slub_ask *a,
+struct us_slab *us_slub_elsewhere(struct us_slub_ask *a,
+                                  struct us_slab *(*visit)(struct us_slub_ask *a,
                                                            struct us_partial *p));
-/* Step 7: a new slab, private. The caller may run on another CPU afterwards. */
+/* Takes the slab off the calling CPU's word 0, its counts harvested. NULL: none, or closed. */
+struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned *cpu);
+/* What a slab that came off word 0 of a CPU has counted, harvested. */
+struct us_slab *us_slub_settle(struct us_cache *c, unsigned cpu, struct us_list *list);
+/* Makes a private slab the CPU's; deactivates it when that CPU was left or its region is closed. */
+void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
+/* A new slab, private. The caller may run on another CPU afterwards. */
 struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback);
 /* Frees that signal handlers had to leave behind. */
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);

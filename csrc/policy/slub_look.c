@@ -47,6 +47,16 @@ static void visit_cpu_slab(struct us_cache *c, const struct us_visitor *v, unsig
         us_meta_free(mem, object, size * sizeof(*object));
 }
 
+static void visit_cpu_partial(struct us_cache *c, const struct us_visitor *v, unsigned cpu)
+{
+    struct us_list *first = us_local_word(&c->local, cpu, 1);
+    struct us_slab *s = first && v->owned ? us_slab_of_list(first) : NULL;
+    uint64_t position = 0;
+
+    for (; s; s = s->next)
+        v->owned(v->context, s, cpu, position++);
+}
+
 void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
 {
     const struct us_slub *st = us_slub_of(c);
@@ -57,6 +67,8 @@ void us_slub_visit(struct us_cache *c, const struct us_visitor *v)
 
         if (list)
             visit_cpu_slab(c, v, cpu, us_slab_of_list(list));
+        if (c->local.region[cpu])
+            visit_cpu_partial(c, v, cpu);
     }
     for (n = 0; n < c->machine->nnodes; n++)
         us_visit_list(v, &st->node[n].slabs, n, "partial");

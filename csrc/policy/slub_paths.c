@@ -11,6 +11,7 @@
  * and its half of the paired store. `prefetch` is a second pair of entries, so that 0 costs
  * nothing.
  */
+#include "policy/slub_partial.h"
 #include "policy/slub_slab.h"
 
 /* ---- slow paths ---------------------------------------------------------------------- */
@@ -73,8 +74,8 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
     return object;
 }
 
-struct us_slab *us_slub_elsewhere(const struct us_slub_ask *a,
-                                  struct us_slab *(*visit)(const struct us_slub_ask *a,
+struct us_slab *us_slub_elsewhere(struct us_slub_ask *a,
+                                  struct us_slab *(*visit)(struct us_slub_ask *a,
                                                            struct us_partial *p))
 {
     const struct us_slub *st = us_slub_of(a->c);
@@ -105,6 +106,48 @@ struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback)
 
     a->cpu = us_cpu_now(a->c->machine);
     return s;
+}
+
+/* ---- the CPU slab -------------------------------------------------------------------- */
+
+struct us_slab *us_slub_settle(struct us_cache *c, unsigned cpu, struct us_list *list)
+{
+    us_slub_note_pops(c, cpu, us_list_pops(list->count));
+    return us_slab_settle(c, cpu, list);
+}
+
+struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned *cpu)
+{
+    struct us_list *list = us_local_detach(&c->local, f, 0, cpu);
+
+    return list ? us_slub_settle(c, *cpu, list) : NULL;
+}
+
+void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
+{
+    const struct us_slub_paths *paths = us_slub_of(c)->paths;
+    int tries;
+
+    for (tries = 0; tries < 4; tries++) {
+        struct us_slab *other;
+        unsigned now;
+
+        if (us_local_install(&c->local, f, 0, cpu, &s->local) == US_LOCAL_OK)
+            return;
+        if (us_cpu_now(c->machine) != cpu)
+            break;
+        other = us_slub_detach(c, f, &now);
+        if (!other)
+            break;
+        if (now != cpu) { /* moved this very moment: that CPU's slab goes back to it */
+            if (us_local_install(&c->local, f, 0, now, &other->local) != US_LOCAL_OK)
+                paths->deactivate(c, f, now, other);
+            break;
+        }
+        us_count(c, cpu, paths->cpuslab_flush);
+        paths->deactivate(c, f, cpu, other);
+    }
+    paths->deactivate(c, f, cpu, s);
 }
 
 /* ---- entries ------------------------------------------------------------------------- */
@@ -297,11 +340,10 @@ static void slub_locks(struct us_cache *c, us_lock_fn *each, void *context)
 
 /* ---- the policies -------------------------------------------------------------------- */
 
-#define SHARED_HOOKS                                                                   \
-    .region = US_REGION_WORDS, .debug_has_stock = false, .geometry = us_slub_geometry, \
-    .general_sizes = us_slub_general_sizes, .entries = slub_entries,                   \
-    .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk, .locks = slub_locks, \
-    .visit = us_slub_visit
+#define SHARED_HOOKS                                                                             \
+    .region = US_REGION_WORDS, .debug_has_stock = false, .general_sizes = us_slub_general_sizes, \
+    .entries = slub_entries, .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk,       \
+    .locks = slub_locks, .visit = us_slub_visit
 
 const struct us_policy us_policy_slub = {
     .name = "slub",
@@ -311,6 +353,7 @@ const struct us_policy us_policy_slub = {
     .counters = us_slub_counters,
     .ncounters = US_SLUB_NCOUNTERS,
     SHARED_HOOKS,
+    .geometry = us_slub_geometry,
     .create = us_slub_plain_create,
     .destroy = us_slub_destroy,
     .free_bulk = slub_free_bulk,
@@ -326,9 +369,26 @@ const struct us_policy us_policy_slub_thrash = {
     .counters = us_slub_thrash_counters,
     .ncounters = US_SLUB_THRASH_NCOUNTERS,
     SHARED_HOOKS,
+    .geometry = us_slub_geometry,
     .create = us_slub_thrash_create,
     .destroy = us_slub_thrash_destroy,
     .free_bulk = slub_free_bulk,
     .flush_cpu = us_slub_flush_cpu,
     .shrink = us_slub_shrink,
+};
+
+const struct us_policy us_policy_slub_partial = {
+    .name = "slub-partial",
+    .title = "SLUB with per-CPU partial lists and without page lock (Linux 3.2 to 6.17)",
+    .tunables = us_slub_partial_tunables,
+    .ntunables = US_SLUB_PARTIAL_NTUNABLES,
+    .counters = us_slub_partial_counters,
+    .ncounters = US_SLUB_PARTIAL_NCOUNTERS,
+    SHARED_HOOKS,
+    .geometry = us_slub_partial_geometry,
+    .create = us_slub_partial_create,
+    .destroy = us_slub_destroy,
+    .free_bulk = us_slub_partial_free_bulk,
+    .flush_cpu = us_slub_partial_flush_cpu,
+    .shrink = us_slub_partial_shrink,
 };

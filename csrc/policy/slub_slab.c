@@ -1,19 +1,6 @@
 /* slub_slab.c - the life of a CPU slab under the page lock; flush, shrink. States: slub.c. */
 #include "policy/slub_slab.h"
 
-static struct us_slab *settle(struct us_cache *c, unsigned cpu, struct us_list *list)
-{
-    us_slub_note_pops(c, cpu, us_list_pops(list->count));
-    return us_slab_settle(c, cpu, list);
-}
-
-struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned *cpu)
-{
-    struct us_list *list = us_local_detach(&c->local, f, 0, cpu);
-
-    return list ? settle(c, *cpu, list) : NULL;
-}
-
 void us_slub_release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
 {
     us_count(c, cpu, US_SLUB_FREE_SLAB);
@@ -77,32 +64,6 @@ void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, s
         us_slub_release(c, f, cpu, s);
 }
 
-void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
-{
-    int tries;
-
-    for (tries = 0; tries < 4; tries++) {
-        struct us_slab *other;
-        unsigned now;
-
-        if (us_local_install(&c->local, f, 0, cpu, &s->local) == US_LOCAL_OK)
-            return;
-        if (us_cpu_now(c->machine) != cpu)
-            break;
-        other = us_slub_detach(c, f, &now);
-        if (!other)
-            break;
-        if (now != cpu) { /* moved this very moment: that CPU's slab goes back to it */
-            if (us_local_install(&c->local, f, 0, now, &other->local) != US_LOCAL_OK)
-                us_slub_deactivate(c, f, now, other, false);
-            break;
-        }
-        us_count(c, cpu, US_SLUB_CPUSLAB_FLUSH);
-        us_slub_deactivate(c, f, cpu, other, false);
-    }
-    us_slub_deactivate(c, f, cpu, s, false);
-}
-
 /* ---- flush, shrink ------------------------------------------------------------------- */
 
 void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
@@ -118,7 +79,7 @@ void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bo
         return;
     list = region ? us_words_detach_c(region, 0) : NULL;
     if (list) {
-        s = settle(c, cpu, list);
+        s = us_slub_settle(c, cpu, list);
         if (!(try_only ? us_bytelock_try(f, &s->lock) : us_bytelock_take(f, &s->lock))) {
             us_words_install_c(region, 0, list);
         } else if (!unfreeze(c, f, cpu, s, try_only, &empty)) {
@@ -137,7 +98,6 @@ uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, 
 {
     struct us_partial *p = &us_slub_of(c)->node[node];
     struct us_slab *chain;
-    uint64_t bytes = 0, n;
 
     if (f->nested)
         return 0;
@@ -148,7 +108,5 @@ uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, 
     chain = us_partial_unlist_empty(f, p, true);
     us_partial_sort(p, UINT32_MAX);
     us_lock_drop(f, &p->lock);
-    n = us_partial_release(c, f, chain, &bytes);
-    us_stat_add(c, us_cpu_now(c->machine), US_NCOMMON + US_SLUB_SHRINK_SLAB, n);
-    return bytes;
+    return us_slab_release_chain(c, f, us_cpu_now(c->machine), chain, US_SLUB_SHRINK_SLAB);
 }

@@ -6,10 +6,6 @@
 
 /* ---- the CPU slab: slub_slab.c ------------------------------------------------------- */
 
-/* Takes the slab off the calling CPU's word, its counts harvested. NULL: none, or closed. */
-struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned *cpu);
-/* Makes a private slab the CPU's; deactivates it when that CPU was left or its region is closed. */
-void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
 /* Deactivates a private slab; `locked` tells that the slab lock is held. Not for nested flights. */
 void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
                         bool locked);
@@ -31,7 +27,7 @@ bool us_slub_at_tail(const struct us_cache *c, unsigned cpu, uint32_t free, bool
  * rather than anything else. */
 struct us_slab *us_slub_lock_partial(const struct us_slub_ask *a, bool *deferred);
 /* The same of another node's list. */
-struct us_slab *us_slub_lock_other(const struct us_slub_ask *a, struct us_partial *p);
+struct us_slab *us_slub_lock_other(struct us_slub_ask *a, struct us_partial *p);
 /* A slab fit for a CPU that thrashed was got. */
 void us_slub_note_good(struct us_cache *c, unsigned cpu);
 

@@ -130,7 +130,7 @@ struct us_slab *us_slub_lock_partial(const struct us_slub_ask *a, bool *deferred
     return s;
 }
 
-struct us_slab *us_slub_lock_other(const struct us_slub_ask *a, struct us_partial *p)
+struct us_slab *us_slub_lock_other(struct us_slub_ask *a, struct us_partial *p)
 {
     if (mode_of(a->c) == US_SLUB_MOSTFREE)
         return lock_most_free(a->f, p, watermark(a->c));

@@ -10,6 +10,11 @@ static bool is_2_6_25(const struct us_cache *c)
     return c->tunable[US_SLUB_T_EPOCH] == US_SLUB_2_6_25;
 }
 
+static bool is_3_2_or_later(const struct us_cache *c)
+{
+    return c->tunable[US_SLUB_T_EPOCH] >= US_SLUB_3_2;
+}
+
 static unsigned cpus_of_largest_node(const struct us_machine *m)
 {
     unsigned n, cpu, largest = 0;
@@ -47,20 +52,18 @@ static unsigned wanted_objects(const struct us_cache *c)
     }
 }
 
-static unsigned order_of(size_t bytes, size_t page_size)
+/* A slab counted its objects in 16 bits, and has one bit less since 3.2. */
+static size_t objects_max(const struct us_cache *c)
 {
-    unsigned order = 0;
-
-    while (page_size << order < bytes)
-        order++;
-    return order;
+    return is_3_2_or_later(c) ? US_SLUB_OBJECTS_MAX / 2 : US_SLUB_OBJECTS_MAX;
 }
 
 static unsigned objects_of(const struct us_cache *c, unsigned order)
 {
     const size_t n = (c->machine->page_size << order) / c->geometry.stride;
+    const size_t most = objects_max(c);
 
-    return n < US_SLUB_OBJECTS_MAX ? (unsigned)n : US_SLUB_OBJECTS_MAX;
+    return (unsigned)(n < most ? n : most);
 }
 
 /* The link lies in the first word of a free object, or behind the object when that must keep its
@@ -83,15 +86,54 @@ static void lay_out_object(struct us_cache *c)
     g->stride = (end + g->align - 1) & ~(g->align - 1);
 }
 
+/* What the limits of the row do not say. */
 static enum us_status check_min_partial(const struct us_cache *c, int64_t value, struct us_error *e)
 {
-    if (!is_2_6_25(c) || value == US_SLUB_MIN_PARTIAL)
+    const int64_t epoch = c->tunable[US_SLUB_T_EPOCH];
+
+    if (epoch == US_SLUB_2_6_25 && value != US_SLUB_MIN_PARTIAL) {
+        if (e) {
+            e->status = US_EINVAL;
+            snprintf(e->text, sizeof(e->text),
+                     "cache '%s': min_partial %lld, expected %d: it is a constant in epoch 2.6.25",
+                     c->name, (long long)value, US_SLUB_MIN_PARTIAL);
+        }
+        return US_EINVAL;
+    }
+    if (epoch == US_SLUB_3_2 && (value < US_SLUB_MIN_PARTIAL || value > US_SLUB_MAX_PARTIAL)) {
+        if (e) {
+            e->status = US_EINVAL;
+            snprintf(e->text, sizeof(e->text),
+                     "cache '%s': min_partial %lld is out of range, expected %d to %d in epoch 3.2",
+                     c->name, (long long)value, US_SLUB_MIN_PARTIAL, US_SLUB_MAX_PARTIAL);
+        }
+        return US_EINVAL;
+    }
+    return US_OK;
+}
+
+static int64_t default_min_partial(const struct us_cache *c)
+{
+    unsigned partial = us_fls(c->geometry.stride) - 1;
+
+    if (is_3_2_or_later(c))
+        partial /= 2;
+    if (partial < US_SLUB_MIN_PARTIAL || is_2_6_25(c))
+        return US_SLUB_MIN_PARTIAL;
+    return partial < US_SLUB_MAX_PARTIAL ? partial : US_SLUB_MAX_PARTIAL;
+}
+
+static enum us_status check_orders(const struct us_cache *c, struct us_error *e)
+{
+    const int64_t min = c->tunable[US_SLUB_T_MIN_ORDER], max = c->tunable[US_SLUB_T_MAX_ORDER];
+
+    if (min <= max)
         return US_OK;
     if (e) {
         e->status = US_EINVAL;
         snprintf(e->text, sizeof(e->text),
-                 "cache '%s': min_partial %lld, expected %d: it is a constant in epoch 2.6.25",
-                 c->name, (long long)value, US_SLUB_MIN_PARTIAL);
+                 "cache '%s': min_order %lld is above max_order %lld; lower it or raise max_order",
+                 c->name, (long long)min, (long long)max);
     }
     return US_EINVAL;
 }
@@ -100,35 +142,22 @@ static enum us_status check_min_partial(const struct us_cache *c, int64_t value,
 static enum us_status settle_tunables(struct us_cache *c, struct us_error *e)
 {
     int64_t *t = c->tunable;
-    unsigned partial = us_fls(c->geometry.stride) - 1;
 
-    if (partial < US_SLUB_MIN_PARTIAL || is_2_6_25(c))
-        partial = US_SLUB_MIN_PARTIAL;
-    if (partial > US_SLUB_MAX_PARTIAL)
-        partial = US_SLUB_MAX_PARTIAL;
     if (t[US_SLUB_T_MAX_ORDER] < 0)
         t[US_SLUB_T_MAX_ORDER] = is_2_6_25(c) ? 1 : 3;
     if (t[US_SLUB_T_MIN_PARTIAL] < 0)
-        t[US_SLUB_T_MIN_PARTIAL] = partial;
+        t[US_SLUB_T_MIN_PARTIAL] = default_min_partial(c);
     if (t[US_SLUB_T_DEFRAG_RATIO] < 0)
         t[US_SLUB_T_DEFRAG_RATIO] = is_2_6_25(c) ? 10 : 100;
     if (check_min_partial(c, t[US_SLUB_T_MIN_PARTIAL], e) != US_OK)
         return US_EINVAL;
-    if (t[US_SLUB_T_MIN_ORDER] <= t[US_SLUB_T_MAX_ORDER])
-        return US_OK;
-    if (e) {
-        e->status = US_EINVAL;
-        snprintf(e->text, sizeof(e->text),
-                 "cache '%s': min_order %lld is above max_order %lld; lower it or raise max_order",
-                 c->name, (long long)t[US_SLUB_T_MIN_ORDER], (long long)t[US_SLUB_T_MAX_ORDER]);
-    }
-    return US_EINVAL;
+    return check_orders(c, e);
 }
 
 static enum us_status check_order(const struct us_cache *c, int64_t order, struct us_error *e)
 {
     const int64_t min = c->tunable[US_SLUB_T_MIN_ORDER], max = c->tunable[US_SLUB_T_MAX_ORDER];
-    const unsigned least = order_of(c->geometry.stride, c->machine->page_size);
+    const unsigned least = us_order_for(c->geometry.stride, c->machine->page_size);
 
     if (order >= min && order <= max && order >= (int64_t)least)
         return US_OK;
@@ -149,11 +178,25 @@ static void use_order(struct us_cache *c, unsigned order)
 
     g->order = order;
     g->objects = objects_of(c, order);
-    g->min_order = order_of(g->stride, c->machine->page_size);
+    g->min_order = us_order_for(g->stride, c->machine->page_size);
     if (is_2_6_25(c)) /* slabs of one cache were all equal before 2.6.26 */
         g->min_order = order;
     g->min_objects = objects_of(c, g->min_order);
     c->tunable[US_SLUB_T_ORDER] = order;
+}
+
+static unsigned search_order(const struct us_cache *c)
+{
+    const size_t stride = c->geometry.stride, page_size = c->machine->page_size;
+    const unsigned min_order = (unsigned)c->tunable[US_SLUB_T_MIN_ORDER];
+
+    if ((page_size << min_order) / stride > objects_max(c)) {
+        const unsigned order = us_order_for(stride * objects_max(c), page_size);
+
+        return order > 0 ? order - 1 : 0; /* a page may hold more than that itself */
+    }
+    return us_slub_order(stride, page_size, wanted_objects(c), min_order,
+                         (unsigned)c->tunable[US_SLUB_T_MAX_ORDER], is_2_6_25(c));
 }
 
 enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e)
@@ -171,9 +214,7 @@ enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e)
             use_order(c, (unsigned)c->tunable[US_SLUB_T_ORDER]);
         return status;
     }
-    order = us_slub_order(c->geometry.stride, c->machine->page_size, wanted_objects(c),
-                          (unsigned)c->tunable[US_SLUB_T_MIN_ORDER],
-                          (unsigned)c->tunable[US_SLUB_T_MAX_ORDER], is_2_6_25(c));
+    order = search_order(c);
     if (order <= US_MAX_ORDER) {
         use_order(c, order);
         return US_OK;
@@ -259,6 +300,15 @@ enum us_status us_slub_set_order(struct us_cache *c, struct us_flight *f, int64_
     enum us_status status = check_order(c, value, e);
 
     (void)f;
+    if (c->tunable[US_SLUB_T_EPOCH] == US_SLUB_5_16) {
+        if (e) {
+            e->status = US_EINVAL;
+            snprintf(e->text, sizeof(e->text),
+                     "cache '%s': order can be changed up to 5.8 only; give it at creation",
+                     c->name);
+        }
+        return US_EINVAL;
+    }
     if (status == US_OK)
         use_order(c, (unsigned)value);
     return status;
@@ -300,13 +350,24 @@ int64_t us_slub_get_partial(struct us_cache *c)
     return (int64_t)total;
 }
 
+/* A CPU without a CPU slab is passed over, its partial list with it. */
+static uint32_t cpu_slabs(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_list *first;
+
+    if (!us_local_populated(&c->local, cpu) || !us_local_word(&c->local, cpu, 0))
+        return 0;
+    first = us_local_word(&c->local, cpu, 1);
+    return 1 + (first ? ((const struct us_slab *)first)->chain.slabs : 0);
+}
+
 int64_t us_slub_get_cpu_slabs(struct us_cache *c)
 {
     int64_t total = 0;
     unsigned cpu;
 
     for (cpu = 0; cpu < c->machine->ncpus; cpu++)
-        total += us_local_populated(&c->local, cpu) && us_local_word(&c->local, cpu, 0) != NULL;
+        total += cpu_slabs(c, cpu);
     return total;
 }
 

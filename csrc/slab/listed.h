@@ -164,11 +164,6 @@ struct us_slab *us_partial_unlist_empty(struct us_flight *f, struct us_partial *
 /* Node lock held. Slabs with at most `most` free objects go to the head, fullest first; the others
  * keep their order behind them. */
 void us_partial_sort(struct us_partial *p, uint32_t most);
-/* Gives slabs that are chained through next back to the provider; returns how many they were and
- * adds their bytes. No lock may be held. */
-uint64_t us_partial_release(struct us_cache *c, struct us_flight *f, struct us_slab *chain,
-                            uint64_t *bytes);
-
 /* ---- regions ------------------------------------------------------------------------- */
 
 /* Gives a CPU its list region, if there is memory. */

@@ -199,20 +199,3 @@ void us_partial_sort(struct us_partial *p, uint32_t most)
         us_slab_list_tail(&p->slabs, s);
     }
 }
-
-uint64_t us_partial_release(struct us_cache *c, struct us_flight *f, struct us_slab *chain,
-                            uint64_t *bytes)
-{
-    uint64_t n = 0;
-
-    while (chain) {
-        struct us_slab *s = chain;
-
-        chain = s->next;
-        s->next = NULL;
-        *bytes += (uint64_t)c->machine->page_size << us_slab_order(s);
-        n++;
-        us_slab_release(c, f, s);
-    }
-    return n;
-}

@@ -21,6 +21,9 @@ struct us_visitor {
      */
     void (*listed)(void *context, struct us_slab *slab, unsigned node, const char *list,
                    uint64_t position);
+    /* A frozen slab that waits on its CPU's own list, its objects free in it, from the one that is
+     * next. NULL when the visitor does not want to know. */
+    void (*owned)(void *context, struct us_slab *slab, unsigned cpu, uint64_t position);
 };
 
 /* A list of a node's slabs, head first. */

@@ -58,7 +58,7 @@ def queues_of(cache: us.Cache, **wanted: object) -> list[Queue]:
 
 def listed(cache: us.Cache, **wanted: object) -> list[Slab]:
     """The slabs on partial lists, by node, head first."""
-    found = [row for row in slabs_of(cache, **wanted) if row.position is not None]
+    found = [row for row in slabs_of(cache, **wanted) if row.place == "partial"]
     return sorted(found, key=lambda row: (row.node, row.position))
 
 

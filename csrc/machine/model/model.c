@@ -128,13 +128,23 @@ bool us_bytelock_try(struct us_flight *f, _Atomic uint8_t *lock)
     return true;
 }
 
-bool us_bytelock_take(struct us_flight *f, _Atomic uint8_t *lock)
+static bool take_byte(struct us_flight *f, _Atomic uint8_t *lock, bool ordered)
 {
-    us_rank_take(US_LOCK_SLAB, true);
+    us_rank_take(US_LOCK_SLAB, ordered);
     if (atomic_load_explicit(lock, memory_order_relaxed) != 0)
         us_fatal("the modelled CPU waits for a byte lock that it holds itself");
     hold_byte(f, lock);
     return true;
+}
+
+bool us_bytelock_take(struct us_flight *f, _Atomic uint8_t *lock)
+{
+    return take_byte(f, lock, true);
+}
+
+bool us_bytelock_take_last(struct us_flight *f, _Atomic uint8_t *lock)
+{
+    return take_byte(f, lock, false);
 }
 
 void us_bytelock_drop(struct us_flight *f, _Atomic uint8_t *lock)

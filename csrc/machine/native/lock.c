@@ -88,20 +88,30 @@ static void back_off(unsigned tries)
     }
 }
 
-bool us_bytelock_take(struct us_flight *f, _Atomic uint8_t *lock)
+static bool take_byte(struct us_flight *f, _Atomic uint8_t *lock, bool ordered)
 {
     unsigned tries = 0;
 
     f = us_flight_or_current(f);
     if (us_flight_nested(f))
         return us_bytelock_try(f, lock);
-    us_rank_take(US_LOCK_SLAB, true);
+    us_rank_take(US_LOCK_SLAB, ordered);
     while (!byte_try(f, lock))
         back_off(tries++);
     if (tries > 0 && f != NULL)
         atomic_fetch_add_explicit(&f->machine->cpu[f->counted_cpu].byte_contended, 1,
                                   memory_order_relaxed);
     return true;
+}
+
+bool us_bytelock_take(struct us_flight *f, _Atomic uint8_t *lock)
+{
+    return take_byte(f, lock, true);
+}
+
+bool us_bytelock_take_last(struct us_flight *f, _Atomic uint8_t *lock)
+{
+    return take_byte(f, lock, false);
 }
 
 void us_bytelock_drop(struct us_flight *f, _Atomic uint8_t *lock)

@@ -180,9 +180,10 @@ def scene(make: Maker, request: pytest.FixtureRequest) -> Callable[..., Scene]:
         cpus: int = 2,
         debug: str | None = None,
         flags: tuple[str, ...] = (),
+        policy: str = "unified",
         **tunables: Any,
     ) -> Scene:
-        alloc = make("unified", machine=grid(nodes, domains, cpus), debug=debug)
+        alloc = make(policy, machine=grid(nodes, domains, cpus), debug=debug)
         made = Scene(alloc, alloc.create_cache("scene", size, flags=flags, **tunables))
         request.node.stash.setdefault(SCENES, []).append(made)
         return made

@@ -263,7 +263,10 @@ def test_two_passes_that_find_nothing_are_the_end(
     idle = 0
     while idle < 2:
         idle = 0 if expire() else idle + 1
-    assert policy.startswith("slub") or queued(cache) == 0  # SLUB has no ageing at all
+    # Others have no ageing at all; a pass of V4 over all caches ends at the first one that has no
+    # shared queue (table 2.13, row 4), before CPU queues are looked at.
+    aged = {("unified", "cache"), ("unified", "allocator"), ("unified-v4", "cache")}
+    assert (policy, of) not in aged or queued(cache) == 0
     before = opened.account()["reserved"]
     assert expire() == 0
     assert opened.account()["reserved"] == before
@@ -311,5 +314,6 @@ def test_expire_under_every_policy(opened: us.Allocator, policy: str) -> None:
         cache.free_bulk(cache.alloc_bulk(64))
     total = sum(opened.expire() for _ in range(8))
     assert total == opened.stats(exact=True)["expire_objects"] * 64
-    # Unified ages the 64 queued objects, 60 and 4; SLUB has no ageing at all.
+    # Unified ages the 64 queued objects, 60 and 4; as posted a pass over all caches does not come
+    # to CPU queues; the others have no ageing at all.
     assert total == {"unified": 64 * 64}.get(policy, 0)

@@ -373,7 +373,9 @@ def test_a_refused_order_falls_back_to_the_smallest(make: Make, policy: str) -> 
     got = [int(a) for a in cache.alloc_bulk(8)]
     stats = cache.stats(exact=True)
     assert stats["order_fallback"] == 1
-    assert [(row.order, row.objects) for row in cache.slabs().itertuples()] == [(0, 8)]
+    # The first miss of a queue wants 16 objects: as posted it goes on until it has them.
+    more = [(1, 16)] if policy in ("unified-v4", "sleb") else []
+    assert sorted((row.order, row.objects) for row in cache.slabs().itertuples()) == [(0, 8), *more]
     got += [int(a) for a in cache.alloc_bulk(8)]
     assert sorted((row.order, row.objects) for row in cache.slabs().itertuples()) == [
         (0, 8),

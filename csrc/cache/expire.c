@@ -59,19 +59,24 @@ uint64_t us_cache_shrink(struct us_cache *c)
 static uint64_t expire_stage(struct us_cache *c, struct us_flight *f, int node, enum us_stage stage,
                              uint64_t target, bool try_only)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, moved;
     unsigned n;
 
-    for (n = 0; n < c->machine->nnodes && bytes < target; n++)
-        if (node < 0 || n == (unsigned)node)
-            bytes += c->policy->expire(c, f, n, stage, target - bytes, try_only);
+    for (n = 0; n < c->machine->nnodes && bytes < target; n++) {
+        if (node >= 0 && n != (unsigned)node)
+            continue;
+        moved = c->policy->expire(c, f, n, stage, target - bytes, try_only);
+        if (moved == US_EXPIRE_END)
+            return moved;
+        bytes += moved;
+    }
     return bytes;
 }
 
 uint64_t us_cache_expire(struct us_cache *c, int node)
 {
     const struct us_policy *p = c->policy;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, moved;
     struct us_flight f;
     unsigned n, stage;
 
@@ -81,10 +86,14 @@ uint64_t us_cache_expire(struct us_cache *c, int node)
         return 0;
     if (p->expire_begin)
         p->expire_begin(c);
-    for (n = 0; n < c->machine->nnodes; n++)
-        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++)
-            if (node < 0 || n == (unsigned)node)
-                bytes += p->expire(c, &f, n, (enum us_stage)stage, UINT64_MAX, false);
+    for (n = 0; n < c->machine->nnodes; n++) {
+        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++) {
+            if (node >= 0 && n != (unsigned)node)
+                continue;
+            moved = p->expire(c, &f, n, (enum us_stage)stage, UINT64_MAX, false);
+            bytes += moved == US_EXPIRE_END ? 0 : moved;
+        }
+    }
     us_flight_leave(&f);
     atomic_store(&us_box(c)->last_expired, bytes);
     return bytes;
@@ -101,15 +110,22 @@ static void begin_all(struct us_allocator *a)
             c->policy->expire_begin(c);
 }
 
+/* *ended: a policy ended the pass. */
 static uint64_t expire_all(struct us_allocator *a, struct us_flight *f, int node,
-                           enum us_stage stage, uint64_t target, bool try_only)
+                           enum us_stage stage, uint64_t target, bool try_only, bool *ended)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, moved;
     struct us_cache *c;
 
-    for (c = us_first_cache(a); c && bytes < target; c = c->next)
-        if (c->policy->expire)
-            bytes += expire_stage(c, f, node, stage, target - bytes, try_only);
+    for (c = us_first_cache(a); c && bytes < target; c = c->next) {
+        if (!c->policy->expire)
+            continue;
+        moved = expire_stage(c, f, node, stage, target - bytes, try_only);
+        *ended = moved == US_EXPIRE_END;
+        if (*ended)
+            break;
+        bytes += moved;
+    }
     return bytes;
 }
 
@@ -118,14 +134,18 @@ uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t t
 {
     struct us_flight f;
     uint64_t bytes = 0;
+    bool ended = false;
     unsigned stage;
 
     if (!a->policy->expire || node >= (int)a->machine->nnodes || atomic_exchange(&a->expiring, 1))
         return 0;
+    if (a->policy->expire_all_stages)
+        target = UINT64_MAX;
     if (us_flight_try(a->machine, &f)) {
         begin_all(a);
-        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && bytes < target; stage++)
-            bytes += expire_all(a, &f, node, (enum us_stage)stage, target - bytes, try_only);
+        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && bytes < target && !ended; stage++)
+            bytes +=
+                expire_all(a, &f, node, (enum us_stage)stage, target - bytes, try_only, &ended);
         us_flight_leave(&f);
     }
     atomic_store(&a->last_expired_bytes, bytes);
@@ -194,15 +214,19 @@ static void give_back_empty(struct us_allocator *a, struct us_flight *f, unsigne
 static bool relieve(struct us_allocator *a, struct us_flight *f, unsigned node)
 {
     const uint64_t missing = missing_pages(a, node);
-    const uint64_t target = missing * a->machine->page_size;
+    const bool all = a->policy->expire_all_stages;
+    const uint64_t target = all ? UINT64_MAX : missing * a->machine->page_size;
     uint64_t bytes = 0;
+    bool ended = false;
     unsigned stage;
 
     if (!a->policy->expire || atomic_exchange(&a->expiring, 1))
         return false;
     begin_all(a);
-    for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && missing_pages(a, node); stage++) {
-        bytes += expire_all(a, f, (int)node, (enum us_stage)stage, target, true);
+    for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && !ended; stage++) {
+        if (!all && !missing_pages(a, node))
+            break;
+        bytes += expire_all(a, f, (int)node, (enum us_stage)stage, target, true, &ended);
         give_back_empty(a, f, node);
     }
     atomic_store(&a->last_expired_bytes, bytes);

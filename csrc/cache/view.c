@@ -162,7 +162,8 @@ static void mark_queued(struct us_view *v, const struct us_stock *stock, void *o
               v->place[e->first + i] == US_IN_SLAB ? "free in its slab" : "in a stock elsewhere");
         return;
     }
-    if (stock->kind != US_STOCK_CPU && stock->node >= 0 && s->node != stock->node)
+    if (stock->kind != US_STOCK_CPU && !stock->any_node && stock->node >= 0 &&
+        s->node != stock->node)
         wrong(v, "%s stock of node %d holds object %p of node %u", stock->name, stock->node, object,
               s->node);
     v->place[e->first + i] = US_IN_QUEUE;

@@ -55,9 +55,12 @@ struct us_counter {
 
 enum us_stage { US_STAGE_PARTIAL = 1, US_STAGE_ALIEN, US_STAGE_SHARED, US_STAGE_CPU };
 
+#define US_EXPIRE_END UINT64_MAX
+
 struct us_policy {
     const char *name;
     const char *title; /* one line */
+    const void *form;  /* the policy's own: what sets apart the names that one source registers */
     const struct us_tunable *tunables;
     unsigned ntunables;
     const struct us_counter *counters;
@@ -82,9 +85,11 @@ struct us_policy {
 
     /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
     void (*expire_begin)(struct us_cache *c);
+    /* The stages of a pass do not stop once its target is reached. */
+    bool expire_all_stages;
     /* Ages one stage on a node; returns bytes of objects moved to slabs. Stops once `target` bytes
      * are reached. Allocates nothing. try_only: never waits for a lock. NULL when the policy has
-     * none. */
+     * none. US_EXPIRE_END: nothing was moved, and a pass over all caches ends here. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
     /* Periodic work of a CPU that is online; period 0 = none. */

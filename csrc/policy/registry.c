@@ -4,12 +4,16 @@
 #include "policy/policy.h"
 
 extern const struct us_policy us_policy_unified;
+extern const struct us_policy us_policy_unified_v4;
+extern const struct us_policy us_policy_sleb;
 extern const struct us_policy us_policy_slub;
 extern const struct us_policy us_policy_slub_thrash;
 extern const struct us_policy us_policy_slub_partial;
 
 static const struct us_policy *const policies[] = {
     &us_policy_unified,
+    &us_policy_unified_v4,
+    &us_policy_sleb,
     &us_policy_slub,
     &us_policy_slub_thrash,
     &us_policy_slub_partial,

@@ -28,6 +28,8 @@
  * queue, then to slabs. A region closed by somebody else is never waited for: one object comes
  * from, or goes to, the next level.
  *
+ * V4 as posted and the queue-only form before it run the same code (unified_forms.c).
+ *
  * Where this departs from V4 as posted: the fourteen defects are mended, a miss fetches one new
  * slab at most (eager_refill), drains are sorted by slab before the lock (sorted_drain), empty
  * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
@@ -57,7 +59,7 @@ void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned
 static void install(struct us_cache *c, struct us_flight *f, void **object, unsigned n,
                     unsigned node)
 {
-    const uint64_t base = us_node_base(&c->slabs->range, node);
+    const uint64_t base = us_ring_span(c, us_unified_form_of(c)->any_node, node).base;
     struct us_queue *q;
     unsigned cpu;
 
@@ -88,7 +90,7 @@ uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight
         return 1;
     if (st->batch > US_UNIFIED_BOUNCE && !us_ring_touched(ring))
         return US_UNIFIED_BOUNCE;
-    return st->batch;
+    return st->batch < st->queue ? st->batch : st->queue;
 }
 
 static void *from_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
@@ -127,25 +129,30 @@ static US_COLD unsigned after_failure(struct us_cache *c, struct us_flight *f, u
     return n;
 }
 
+/* Objects of new slabs: of one, or of as many as a batch needs. */
+static unsigned from_new_slabs(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                               unsigned flags, void **out, uint32_t want)
+{
+    const bool eager = us_unified_setting(c, US_UNIFIED_T_EAGER_REFILL) != 0;
+    const bool mixed = us_unified_form_of(c)->fallback_queued;
+    unsigned where = node, n = 0, got;
+
+    do {
+        got = us_unified_from_new(c, f, cpu, node, flags, out + n, want - n, false, &where);
+        n += got;
+    } while (eager && got && n < want && (mixed || where == node));
+    return n;
+}
+
 static void *from_slabs(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                         unsigned flags, void **buffer, uint32_t want, bool *refused)
 {
-    const bool eager = c->tunable[US_UNIFIED_T_EAGER_REFILL] != 0;
-    unsigned where = node;
     unsigned n = us_unified_from_partial(c, f, cpu, node, buffer, want, refused);
 
     if (*refused)
         return NULL;
-    while (n == 0 || (eager && n < want)) {
-        unsigned got =
-            us_unified_from_new(c, f, cpu, node, flags, buffer + n, want - n, false, &where);
-
-        if (got == 0)
-            break;
-        n += got;
-        if (where != node)
-            break;
-    }
+    if (n == 0)
+        n = from_new_slabs(c, f, cpu, node, flags, buffer, want);
     if (n == 0)
         n = after_failure(c, f, cpu, node, flags, buffer, want, refused);
     if (n == 0)
@@ -180,16 +187,21 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return refill(c, f, cpu, flags, us_unified_refill_size(c, f, cpu));
 }
 
-/* From the slabs of another node: the caller's object, and more for the alien queue. */
+/* From the slabs of another node: the caller's object, and more for the alien queue. Without a
+ * second level it comes from the head of the list, as any other. */
 static void *refill_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                           unsigned flags, unsigned want)
 {
+    const bool levels = us_unified_form_of(c)->second_level;
     struct us_queue *a;
     void *buffer[want], *object;
     bool refused = false;
     unsigned where = node, n;
 
-    n = us_unified_from_tail(c, f, cpu, node, buffer, want, &refused);
+    if (levels)
+        n = us_unified_from_tail(c, f, cpu, node, buffer, want, &refused);
+    else
+        n = us_unified_from_partial(c, f, cpu, node, buffer, want, &refused);
     if (n == 0 && !refused)
         n = us_unified_from_new(c, f, cpu, node, flags, buffer, want, true, &where);
     if (n == 0 && !refused)
@@ -197,7 +209,8 @@ static void *refill_alien(struct us_cache *c, struct us_flight *f, unsigned cpu,
     if (n == 0)
         return NULL;
     a = us_unified_alien(c, cpu, node); /* a constructor may have resized the queues */
-    us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN_SLOW);
+    if (levels)
+        us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN_SLOW);
     us_count(c, cpu, a ? US_UNIFIED_ALLOC_ALIEN : US_UNIFIED_ALLOC_DIRECT);
     object = buffer[--n];
     if (a && us_lock_take(f, us_queue_lock(a))) {
@@ -245,14 +258,25 @@ static void defer(struct us_cache *c, void *object)
     us_defer_free(c, object);
 }
 
-/* The thread moved to another node before it took `object`: that goes back, and one of the node it
- * was to be of comes as from afar. */
+/* The thread moved to another node before it took `object`, or queues hold objects of any node: it
+ * goes back, and one of the node it was to be of comes as from afar, past mixed queues. */
 static US_COLD void *on_this_node(struct us_cache *c, struct us_flight *f, unsigned node,
                                   unsigned flags, void *object)
 {
     if (!free_one(c, f, object))
         defer(c, object);
+    if (us_unified_form_of(c)->fallback_queued)
+        return refill_alien(c, f, us_cpu_now(c->machine), node, flags, 1);
     return alloc_alien(c, f, us_cpu_now(c->machine), node, flags);
+}
+
+/* The node that counts: as posted a named one is ignored, but in caches spread by policy. */
+static int node_named(const struct us_cache *c, unsigned flags, int node)
+{
+    if (us_unified_form_of(c)->names_no_node && !(c->flags & US_MEM_SPREAD) &&
+        !(flags & US_THISNODE))
+        return US_ANY_NODE;
+    return node;
 }
 
 static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
@@ -355,7 +379,7 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
                      void *object)
 {
     const uint32_t batch = us_unified_of(c)->batch;
-    const uint64_t base = us_node_base(&c->slabs->range, node);
+    const uint64_t base = us_ring_span(c, us_unified_form_of(c)->any_node, node).base;
     struct us_queue *q = us_unified_shared(c, cpu);
     void *buffer[batch];
     uint32_t room = 0;
@@ -379,6 +403,12 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
 }
 
+/* True when objects of `node` go to this CPU's queue. */
+static bool is_home(const struct us_cache *c, unsigned cpu, unsigned node)
+{
+    return us_unified_form_of(c)->any_node || us_node_of_cpu(c->machine, cpu) == node;
+}
+
 static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
 {
     const unsigned node = us_node_of(&c->slabs->range, object);
@@ -389,17 +419,17 @@ static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
         return us_local_push(&c->local, f, object, &cpu) == US_LOCAL_OK;
     us_unified_check_deferred(c, f, node);
     for (tries = 0; tries < 2; tries++) {
-        if (us_node_of_cpu(c->machine, cpu) != node)
+        if (!is_home(c, cpu, node))
             return free_alien(c, f, cpu, node, object);
         if (us_local_push(&c->local, f, object, &cpu))
             return true;
-        if (us_node_of_cpu(c->machine, cpu) != node)
+        if (!is_home(c, cpu, node))
             continue;
         if (us_local_populated(&c->local, cpu) ||
             !us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c)))
             break;
     }
-    if (us_node_of_cpu(c->machine, cpu) == node && us_local_is_open(&c->local, cpu))
+    if (is_home(c, cpu, node) && us_local_is_open(&c->local, cpu))
         overflow(c, f, cpu, node, object);
     else
         free_past(c, f, cpu, node, object);
@@ -448,13 +478,16 @@ US_LOCAL_ENTRIES(unified)
 
 static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
+    const bool mixed = us_unified_form_of(c)->fallback_queued && !(flags & US_THISNODE);
     void *object;
 
+    node = node_named(c, flags, node);
     if (node < 0 || (unsigned)node == us_node_of_cpu(c->machine, us_cpu_now(c->machine))) {
         if (us_local_pop_batch(&c->local, &object, 1)) {
-            if (node < 0 || us_node_of(&c->slabs->range, object) == (unsigned)node)
+            if (node < 0 || mixed || us_node_of(&c->slabs->range, object) == (unsigned)node)
                 return object;
-            c->head.free(c, object); /* the thread moved to another node meanwhile */
+            c->head.free(c,
+                         object); /* the thread moved to another node meanwhile, or it is mixed */
         }
     }
     return alloc_slow(c, flags, node);
@@ -465,15 +498,43 @@ void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node)
     return node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
 }
 
+/* Bulk calls of the posted forms: single calls but for what the ring serves. */
+static size_t posted_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+{
+    return us_cpu_alloc_bulk(c, flags, node_named(c, flags, node), n, out,
+                             us_unified_alloc_past_ring);
+}
+
+static void posted_free_bulk(struct us_cache *c, size_t n, void *const *object)
+{
+    us_cpu_free_bulk(c, us_unified_form_of(c)->any_node, n, object, us_unified_free_slow);
+}
+
 /* ---- life
  * ------------------------------------------------------------------------------------------- */
+
+/* The posted store of batch_size takes nothing below the queue's size. */
+static bool batch_is_posted(const struct us_cache *c)
+{
+    const int64_t batch = c->tunable[US_UNIFIED_T_BATCH],
+                  queue = c->tunable[US_UNIFIED_T_CPU_QUEUE];
+
+    return !us_unified_form_of(c)->posted_batch || batch == 0 ||
+           batch >= (queue ? queue : us_unified_rule_queue(c));
+}
 
 static enum us_status unified_create(struct us_cache *c, struct us_error *e)
 {
     struct us_memory *mem = c->slabs->memory;
-    struct us_unified *st = us_meta_alloc(mem, sizeof(*st));
+    struct us_unified *st;
     unsigned n;
 
+    if (!batch_is_posted(c))
+        return us_fail(e, US_EINVAL,
+                       "batch_size %lld of cache '%s' is below its queue_size, which policy %s "
+                       "refuses, as posted",
+                       (long long)c->tunable[US_UNIFIED_T_BATCH], c->name, c->policy->name);
+    st = us_meta_alloc(mem, sizeof(*st));
     if (!st)
         goto none;
     c->state = st;
@@ -550,21 +611,21 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
     }
 }
 
+/* What all forms have. */
+#define UNIFIED_COMMON                                                                        \
+    .tunables = us_unified_tunables, .counters = us_unified_counters,                         \
+    .region = US_REGION_RING, .debug_has_stock = true, .geometry = us_unified_geometry,       \
+    .general_sizes = us_unified_general_sizes, .create = unified_create,                      \
+    .destroy = unified_destroy, .entries = unified_entries, .alloc_node = unified_alloc_node, \
+    .flush_cpu = us_unified_flush_cpu, .shrink = us_unified_shrink, .locks = unified_locks,   \
+    .visit = unified_visit
+
 const struct us_policy us_policy_unified = {
     .name = "unified",
     .title = "Unified slab allocator (V4, 2010) as intended, and carried on",
-    .tunables = us_unified_tunables,
+    .form = &us_unified_carried_on,
     .ntunables = US_UNIFIED_NTUNABLES,
-    .counters = us_unified_counters,
     .ncounters = US_UNIFIED_NCOUNTERS,
-    .region = US_REGION_RING,
-    .debug_has_stock = true,
-    .geometry = us_unified_geometry,
-    .general_sizes = us_unified_general_sizes,
-    .create = unified_create,
-    .destroy = unified_destroy,
-    .entries = unified_entries,
-    .alloc_node = unified_alloc_node,
     .alloc_bulk = us_unified_alloc_bulk,
     .free_bulk = us_unified_free_bulk,
     .expire_begin = us_unified_expire_begin,
@@ -574,10 +635,30 @@ const struct us_policy us_policy_unified = {
     .adapt_period = us_unified_adapt_period,
     .wants_adapt = us_unified_wants_adapt,
     .adapt = us_unified_adapt,
-    .flush_cpu = us_unified_flush_cpu,
-    .shrink = us_unified_shrink,
-    .cpu_offline = NULL,
-    .cpu_online = NULL,
-    .locks = unified_locks,
-    .visit = unified_visit,
+    UNIFIED_COMMON,
+};
+
+const struct us_policy us_policy_unified_v4 = {
+    .name = "unified-v4",
+    .title = "Unified slab allocator V4 as posted (October 2010)",
+    .form = &us_unified_posted,
+    .ntunables = US_UNIFIED_V4_NTUNABLES,
+    .ncounters = US_UNIFIED_NCOUNTERS,
+    .alloc_bulk = posted_alloc_bulk,
+    .free_bulk = posted_free_bulk,
+    .expire_all_stages = true,
+    .expire_begin = us_unified_expire_begin,
+    .expire = us_unified_expire,
+    UNIFIED_COMMON,
+};
+
+const struct us_policy us_policy_sleb = {
+    .name = "sleb",
+    .title = "SLUB with CPU queues only (SLEB, S+Q; mid-2010), reconstructed",
+    .form = &us_unified_sleb,
+    .ntunables = US_SLEB_NTUNABLES,
+    .ncounters = US_SLEB_NCOUNTERS,
+    .alloc_bulk = posted_alloc_bulk,
+    .free_bulk = posted_free_bulk,
+    UNIFIED_COMMON,
 };

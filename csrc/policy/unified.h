@@ -1,4 +1,8 @@
-/* unified.h - state of one cache under the Unified policy, shared by the unified_*.c files. */
+/* unified.h - state of one cache under the Unified policy, shared by the unified_*.c files.
+ *
+ * Three names are registered from them, each with its form (struct us_unified_form) and its tables:
+ * unified, unified-v4 and sleb (unified_forms.c says what the last two are).
+ */
 #ifndef US_POLICY_UNIFIED_H
 #define US_POLICY_UNIFIED_H
 
@@ -10,8 +14,9 @@
 #define US_UNIFIED_BOUNCE      16 /* refill of an untouched queue (SLAB's anti-bounce rule) */
 
 /* clang-format off */
-/* row: id, name, unit, min, max, default, flags, get, set, help */
-#define US_UNIFIED_TUNABLES(row)                                                                  \
+/* Each table begins with that of the form it grew from, so that a row has one number in all.
+ * row: id, name, unit, min, max, default, flags, get, set, help */
+#define US_SLEB_TUNABLES(row)                                                                     \
     row(CPU_QUEUE, "cpu_queue_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0,                    \
         get_cpu_queue, set_cpu_queue,                                                             \
         "capacity of each CPU queue; 0 at creation = by object size")                             \
@@ -22,6 +27,14 @@
         "objects moved between levels at once, at most queue_size")                               \
     row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
         "objects in CPU queues")                                                                  \
+    row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
+        "slabs kept on a node's partial list before empty ones go back")                          \
+    row(MIN_OBJECTS, "min_objects", "objects", 0, US_UNIFIED_OBJECTS_MAX, 0, US_T_CREATE, NULL,   \
+        NULL, "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                \
+    row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, 3, US_T_CREATE, NULL, NULL,        \
+        "largest order that the search for a good slab size considers")
+#define US_UNIFIED_V4_TUNABLES(row)                                                               \
+    US_SLEB_TUNABLES(row)                                                                         \
     row(SHARED_QUEUE, "shared_queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, -1, 0,             \
         get_shared_queue, set_shared_queue,                                                       \
         "capacity of each cache domain's shared queue; 0 = off, else at least a batch")           \
@@ -37,14 +50,10 @@
         "size of one alien queue as laid out")                                                    \
     row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_alien, NULL,        \
         "objects in alien queues")                                                                \
-    row(EXPIRE, "expire", "node; bytes", -1, 65535, 0, 0, get_expire, set_expire,                       \
-        "written a node, or -1 for all: ages cached objects; reads as bytes of the last run")              \
-    row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
-        "slabs kept on a node's partial list before empty ones go back")                          \
-    row(MIN_OBJECTS, "min_objects", "objects", 0, US_UNIFIED_OBJECTS_MAX, 0, US_T_CREATE, NULL,   \
-        NULL, "objects a slab should hold at least; 0 = min(64, 4*(fls(cpus)+1))")                \
-    row(MAX_ORDER, "max_order", "log2 pages", 0, US_MAX_ORDER, 3, US_T_CREATE, NULL, NULL,        \
-        "largest order that the search for a good slab size considers")                           \
+    row(EXPIRE, "expire", "node; bytes", -1, 65535, 0, 0, get_expire, set_expire,                 \
+        "written a node, or -1 for all: ages cached objects; reads as bytes of the last run")
+#define US_UNIFIED_TUNABLES(row)                                                                  \
+    US_UNIFIED_V4_TUNABLES(row)                                                                   \
     row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 0, 0, NULL, NULL,                       \
         "age cached objects this often on the policy's clock; 0 = on demand, by pressure")        \
     row(EAGER_REFILL, "eager_refill", "0/1", 0, 1, 0, 0, NULL, NULL,                              \
@@ -65,34 +74,22 @@ enum us_unified_tunable {
 #define US_ROW(id, name, unit, min, max, def, flags, get, set, help) US_UNIFIED_T_##id,
     US_UNIFIED_TUNABLES(US_ROW)
 #undef US_ROW
-        US_UNIFIED_NTUNABLES
+        US_UNIFIED_NTUNABLES,
+    US_SLEB_NTUNABLES = US_UNIFIED_T_SHARED_QUEUE,
+    US_UNIFIED_V4_NTUNABLES = US_UNIFIED_T_EXPIRE_PERIOD
 };
 
 /* clang-format off */
 /* row: id, name, feeds, source, help */
-#define US_UNIFIED_COUNTERS(row)                                                                  \
+#define US_SLEB_COUNTERS(row)                                                                     \
     row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                            \
         "popped from a non-empty CPU queue")                                                      \
-    row(ALLOC_SHARED, "alloc_shared", US_ALLOC_SECOND_LEVEL, US_FROM_STATS,                       \
-        "empty CPU queue refilled from the shared queue")                                         \
-    row(ALLOC_ALIEN, "alloc_alien", US_ALLOC_REMOTE, US_FROM_STATS,                               \
-        "popped from an alien queue")                                                             \
-    row(ALLOC_ALIEN_SLOW, "alloc_alien_slow", US_FEEDS_NONE, US_FROM_STATS,                       \
-        "another node's object that its alien queue could not give")                              \
-    row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                             \
-        "another node's object from its slab, there being no alien queue")                        \
     row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                           \
         "CPU queue and shared queue both empty")                                                  \
+    row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                             \
+        "another node's object from its slab, there being no alien queue")                        \
     row(FREE_FASTPATH, "free_fastpath", US_FREE_FAST, US_FROM_PUSHES,                             \
         "pushed on the CPU queue without overflow")                                               \
-    row(FREE_SHARED, "free_shared", US_FREE_SECOND_LEVEL, US_FROM_STATS,                          \
-        "overflow moved the oldest objects to the shared queue")                                  \
-    row(FREE_ALIEN, "free_alien", US_FREE_REMOTE, US_FROM_STATS,                                  \
-        "pushed on an alien queue without drain")                                                 \
-    row(FREE_ALIEN_SLOW, "free_alien_slow", US_FREE_REMOTE, US_FROM_STATS,                        \
-        "pushed on an alien queue that had to be drained")                                        \
-    row(FREE_DIRECT, "free_direct", US_FREE_REMOTE, US_FROM_STATS,                                \
-        "another node's object put straight to its slab")                                         \
     row(FREE_SLOWPATH, "free_slowpath", US_FREE_SLOW, US_FROM_STATS,                              \
         "overflow of the CPU queue drained to slabs")                                             \
     row(FREE_ADD_PARTIAL, "free_add_partial", US_FEEDS_NONE, US_FROM_STATS,                       \
@@ -109,14 +106,47 @@ enum us_unified_tunable {
         "flush of a CPU's queues")                                                                \
     row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FROM_STATS,                           \
         "preferred order refused, smaller slab used")
+#define US_UNIFIED_COUNTERS(row)                                                                  \
+    US_SLEB_COUNTERS(row)                                                                         \
+    row(ALLOC_SHARED, "alloc_shared", US_ALLOC_SECOND_LEVEL, US_FROM_STATS,                       \
+        "empty CPU queue refilled from the shared queue")                                         \
+    row(ALLOC_ALIEN, "alloc_alien", US_ALLOC_REMOTE, US_FROM_STATS,                               \
+        "popped from an alien queue")                                                             \
+    row(ALLOC_ALIEN_SLOW, "alloc_alien_slow", US_FEEDS_NONE, US_FROM_STATS,                       \
+        "another node's object that its alien queue could not give")                              \
+    row(FREE_SHARED, "free_shared", US_FREE_SECOND_LEVEL, US_FROM_STATS,                          \
+        "overflow moved the oldest objects to the shared queue")                                  \
+    row(FREE_ALIEN, "free_alien", US_FREE_REMOTE, US_FROM_STATS,                                  \
+        "pushed on an alien queue without drain")                                                 \
+    row(FREE_ALIEN_SLOW, "free_alien_slow", US_FREE_REMOTE, US_FROM_STATS,                        \
+        "pushed on an alien queue that had to be drained")                                        \
+    row(FREE_DIRECT, "free_direct", US_FREE_REMOTE, US_FROM_STATS,                                \
+        "another node's object put straight to its slab")
 /* clang-format on */
 
 enum us_unified_counter {
 #define US_ROW(id, name, feeds, source, help) US_UNIFIED_##id,
     US_UNIFIED_COUNTERS(US_ROW)
 #undef US_ROW
-        US_UNIFIED_NCOUNTERS
+        US_UNIFIED_NCOUNTERS,
+    US_SLEB_NCOUNTERS = US_UNIFIED_ALLOC_SHARED
 };
+
+/* What sets one registered form of the policy apart from the others. */
+struct us_unified_form {
+    bool second_level;    /* has shared and alien queues */
+    bool any_node;        /* CPU queues take objects of every node */
+    bool fallback_queued; /* what the provider took from another node enters queues all the same */
+    bool names_no_node;   /* a named node is ignored but in caches with US_MEM_SPREAD */
+    bool bitmap_in_band;  /* above 64 objects the bitmap takes room of the slab */
+    bool no_lowmem;       /* US_LOWMEM is not known */
+    bool clamps_lowmem;   /* min_partial of US_LOWMEM caches is 5 after all */
+    bool posted_batch;    /* batch_size may not be below queue_size */
+    bool posted_expiry;   /* 2.13, rows 4 to 7; no stage stops at the target */
+    bool resize_drains;   /* resizing empties queues */
+    int64_t fixed[US_UNIFIED_NTUNABLES]; /* of rows that its table lacks */
+};
+extern const struct us_unified_form us_unified_carried_on, us_unified_posted, us_unified_sleb;
 
 /* One node's slabs. */
 struct us_unified_node {
@@ -148,6 +178,15 @@ struct us_unified {
     struct us_unified_domain *domain; /* [ndomains] */
 };
 
+US_INLINE const struct us_unified_form *us_unified_form_of(const struct us_cache *c)
+{
+    return c->policy->form;
+}
+/* Of rows that not every form has; the others are read from c->tunable. */
+US_INLINE int64_t us_unified_setting(const struct us_cache *c, enum us_unified_tunable row)
+{
+    return row < c->policy->ntunables ? c->tunable[row] : us_unified_form_of(c)->fixed[row];
+}
 US_INLINE struct us_unified *us_unified_of(const struct us_cache *c)
 {
     return c->state;
@@ -184,7 +223,8 @@ unsigned us_unified_from_partial(struct us_cache *c, struct us_flight *f, unsign
 unsigned us_unified_from_tail(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                               void **out, unsigned n, bool *refused);
 /* Objects of a new slab near `node`; the rest of it goes on its node's partial list. A slab that
- * the provider had to take from another node gives one object only. *where is its node. */
+ * the provider had to take from another node gives one object only, unless the form queues it.
+ * *where is its node. */
 unsigned us_unified_from_new(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                              unsigned flags, void **out, unsigned n, bool at_tail, unsigned *where);
 

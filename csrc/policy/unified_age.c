@@ -56,6 +56,17 @@ static unsigned due(const struct us_cache *c, const struct us_ring *ring)
     return us_ring_touched(ring) ? 0 : us_unified_of(c)->batch;
 }
 
+static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,
+                          bool try_only)
+{
+    return us_queue_age(c, f, cpu, q, due, try_only, us_unified_drain);
+}
+
+static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
+{
+    return us_cpu_age(c, f, cpu, due, try_only, us_unified_drain);
+}
+
 /* One stage over the queues of a node, until `target` objects are reached. */
 static uint64_t age_domains(struct us_cache *c, struct us_flight *f, unsigned node,
                             enum us_stage stage, uint64_t target, bool try_only)
@@ -71,15 +82,78 @@ static uint64_t age_domains(struct us_cache *c, struct us_flight *f, unsigned no
         if (m->domain[d].node != node)
             continue;
         if (stage == US_STAGE_SHARED)
-            moved += us_queue_age(c, f, cpu, domain->shared, due, try_only, us_unified_drain);
+            moved += age_queue(c, f, cpu, domain->shared, try_only);
         for (i = 0; stage == US_STAGE_ALIEN && domain->alien && i < m->nnodes && moved < target;
              i++)
-            moved += us_queue_age(c, f, cpu, domain->alien[i], due, try_only, us_unified_drain);
+            moved += age_queue(c, f, cpu, domain->alien[i], try_only);
         for (i = 0; stage == US_STAGE_CPU && i < m->domain[d].ncpus && moved < target; i++)
-            moved += us_cpu_age(c, f, us_domain_cpu(m, d, i), due, try_only, us_unified_drain);
+            moved += age_cpu(c, f, us_domain_cpu(m, d, i), try_only);
     }
     return moved;
 }
+
+/* ---- as posted ----------------------------------------------------------------------------------
+ */
+
+/* Slots 0 to N-2 instead of 1 to N-1. Slot 0 is the shared queue; slot k >= 1 is that of node k, or
+ * of node k-1 up to the domain's own, so that the last slot is never visited. */
+static uint64_t age_posted_slots(struct us_cache *c, struct us_flight *f, unsigned d, bool try_only)
+{
+    const struct us_machine *m = c->machine;
+    struct us_unified_domain *domain = &us_unified_of(c)->domain[d];
+    const unsigned cpu = us_domain_cpu(m, d, 0), own = m->domain[d].node;
+    uint64_t moved = 0;
+    unsigned k;
+
+    if (!domain->alien)
+        return 0;
+    for (k = 0; k + 1 < m->nnodes; k++)
+        moved += age_queue(c, f, cpu, k == 0 ? domain->shared : domain->alien[k > own ? k : k - 1],
+                           try_only);
+    return moved;
+}
+
+static unsigned nothing_due(const struct us_cache *c, const struct us_ring *ring)
+{
+    (void)c, (void)ring;
+    return 0;
+}
+
+/* The visit clears the marks of all CPUs, though it drains those of one node. */
+static void untouch_other_cpus(struct us_cache *c, struct us_flight *f, unsigned node,
+                               bool try_only)
+{
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++)
+        if (us_node_of_cpu(c->machine, cpu) != node)
+            us_cpu_age(c, f, cpu, nothing_due, try_only, us_unified_drain);
+}
+
+/* A cache without shared queues fails the stages of queues, which ends a pass over all caches: that
+ * of alien queues where there is more than one node, else that of shared queues. */
+static bool fails_as_posted(const struct us_cache *c, enum us_stage stage)
+{
+    if (us_unified_of(c)->shared_capacity)
+        return false;
+    return stage == US_STAGE_SHARED || (stage == US_STAGE_ALIEN && c->machine->nnodes > 1);
+}
+
+static uint64_t age_as_posted(struct us_cache *c, struct us_flight *f, unsigned node,
+                              enum us_stage stage, bool try_only)
+{
+    uint64_t moved = 0;
+
+    if (stage == US_STAGE_CPU)
+        untouch_other_cpus(c, f, node, try_only);
+    if (stage != US_STAGE_ALIEN)
+        return age_domains(c, f, node, stage, UINT64_MAX, try_only);
+    for (unsigned d = 0; d < c->machine->ndomains; d++)
+        if (c->machine->domain[d].node == node)
+            moved += age_posted_slots(c, f, d, try_only);
+    return moved;
+}
+
+/* ---- one stage ----------------------------------------------------------------------------------
+ */
 
 void us_unified_expire_begin(struct us_cache *c)
 {
@@ -89,6 +163,7 @@ void us_unified_expire_begin(struct us_cache *c)
 uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned node,
                            enum us_stage stage, uint64_t target, bool try_only)
 {
+    const bool posted = us_unified_form_of(c)->posted_expiry;
     const uint64_t stride = c->geometry.stride;
     uint64_t moved;
 
@@ -98,7 +173,12 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
         age_partial(c, f, node, try_only);
         return 0;
     }
-    moved = age_domains(c, f, node, stage, target / stride + (target % stride != 0), try_only);
+    if (posted && fails_as_posted(c, stage))
+        return US_EXPIRE_END;
+    if (posted)
+        moved = age_as_posted(c, f, node, stage, try_only);
+    else
+        moved = age_domains(c, f, node, stage, target / stride + (target % stride != 0), try_only);
     us_stat_add(c, us_cpu_now(c->machine), US_EXPIRE_OBJECTS, moved);
     us_unified_of(c)->last_expired += moved * stride;
     return moved * stride;

@@ -27,11 +27,16 @@ static unsigned log2_ceil(uint64_t x)
     return x <= 1 ? 0 : us_fls(x - 1);
 }
 
+static bool is_lowmem(const struct us_cache *c)
+{
+    return (c->flags & US_LOWMEM) && !us_unified_form_of(c)->no_lowmem;
+}
+
 uint32_t us_unified_rule_queue(const struct us_cache *c)
 {
     const size_t size = c->geometry.stride;
 
-    if (c->flags & US_LOWMEM)
+    if (is_lowmem(c))
         return 5;
     if (size > 4096)
         return 8;
@@ -60,13 +65,13 @@ static unsigned default_alien_shift(const struct us_machine *m, uint32_t queue)
 
 static bool second_level_allowed(const struct us_cache *c)
 {
-    return c->machine->ncpus > 1 && c->geometry.stride < c->machine->page_size &&
-           !(c->flags & US_LOWMEM);
+    return us_unified_form_of(c)->second_level && c->machine->ncpus > 1 &&
+           c->geometry.stride < c->machine->page_size && !is_lowmem(c);
 }
 
 static void plan_budget(struct us_cache *c, struct us_unified *st)
 {
-    const uint64_t bytes = (uint64_t)c->tunable[US_UNIFIED_T_QUEUE_BUDGET];
+    const uint64_t bytes = (uint64_t)us_unified_setting(c, US_UNIFIED_T_QUEUE_BUDGET);
     const uint64_t cpus = (uint64_t)c->machine->ncpus * st->cpu_capacity;
     uint64_t objects = bytes / c->geometry.stride;
 
@@ -94,25 +99,29 @@ static void plan_block(const struct us_cache *c, struct us_unified *st)
         st->alien_shift ? (uint32_t)(((size_t)1 << st->alien_shift) - POSTED_QUEUE_HEADER) / 8 : 0;
 }
 
+static int64_t rule_min_partial(const struct us_cache *c)
+{
+    const int64_t log = (int64_t)us_fls(c->geometry.stride) - 1;
+
+    if (is_lowmem(c))
+        return us_unified_form_of(c)->clamps_lowmem ? 5 : 0;
+    return log < 5 ? 5 : log > 10 ? 10 : log;
+}
+
 void us_unified_plan(struct us_cache *c, struct us_unified *st)
 {
     const int64_t *t = c->tunable;
+    const bool any_batch = us_unified_form_of(c)->posted_batch;
 
-    if (t[US_UNIFIED_T_MIN_PARTIAL] < 0) {
-        int64_t log = (int64_t)us_fls(c->geometry.stride) - 1;
-
-        c->tunable[US_UNIFIED_T_MIN_PARTIAL] = (c->flags & US_LOWMEM) ? 0
-                                               : log < 5              ? 5
-                                               : log > 10             ? 10
-                                                                      : log;
-    }
+    if (t[US_UNIFIED_T_MIN_PARTIAL] < 0)
+        c->tunable[US_UNIFIED_T_MIN_PARTIAL] = rule_min_partial(c);
     st->queue = us_unified_rule_queue(c);
     if (t[US_UNIFIED_T_CPU_QUEUE])
         st->queue = (uint32_t)t[US_UNIFIED_T_CPU_QUEUE];
     else if (st->grown_queue > st->queue)
         st->queue = st->grown_queue;
     st->batch = (st->queue + 1) / 2;
-    if (t[US_UNIFIED_T_BATCH] && (uint32_t)t[US_UNIFIED_T_BATCH] <= st->queue)
+    if (t[US_UNIFIED_T_BATCH] && (any_batch || (uint32_t)t[US_UNIFIED_T_BATCH] <= st->queue))
         st->batch = (uint32_t)t[US_UNIFIED_T_BATCH];
     st->cpu_capacity = us_unified_real_capacity(st->queue);
     st->shared_desired = 0;
@@ -143,7 +152,18 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
 
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c)
 {
-    return (struct us_ring_plan){.capacity = us_unified_of(c)->cpu_capacity};
+    return (struct us_ring_plan){.capacity = us_unified_of(c)->cpu_capacity,
+                                 .any_node = us_unified_form_of(c)->any_node};
+}
+
+static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, unsigned domain,
+                                  unsigned node, uint32_t capacity)
+{
+    struct us_queue *q = us_queue_new(c, klass, domain, node, capacity);
+
+    if (q)
+        q->any_node = us_unified_form_of(c)->fallback_queued;
+    return q;
 }
 
 static bool make_domain(struct us_cache *c, unsigned d)
@@ -154,7 +174,7 @@ static bool make_domain(struct us_cache *c, unsigned d)
     const unsigned own = m->domain[d].node;
     unsigned n;
 
-    domain->shared = us_queue_new(c, US_LOCK_SHARED, d, own, st->shared_capacity);
+    domain->shared = new_queue(c, US_LOCK_SHARED, d, own, st->shared_capacity);
     if (!domain->shared)
         return false;
     if (!st->alien_capacity)
@@ -165,7 +185,7 @@ static bool make_domain(struct us_cache *c, unsigned d)
     for (n = 0; n < m->nnodes; n++) {
         if (n == own)
             continue;
-        domain->alien[n] = us_queue_new(c, US_LOCK_ALIEN, d, n, st->alien_capacity);
+        domain->alien[n] = new_queue(c, US_LOCK_ALIEN, d, n, st->alien_capacity);
         if (!domain->alien[n])
             return false;
     }

@@ -2,8 +2,8 @@
  *
  * The caller is alone in the allocator (gate shut, the cache's regions closed), so this is plain
  * code: the new rings and queues are made first, then objects move over, the oldest that find no
- * room going to slabs, then the old ones are freed. When memory for the new ones cannot be had
- * nothing has changed.
+ * room going to slabs (all of them where the form says so), then the old ones are freed. When
+ * memory for the new ones cannot be had nothing has changed.
  */
 #include "policy/unified.h"
 
@@ -14,8 +14,8 @@ struct us_unified_sizes us_unified_sizes_of(const struct us_cache *c)
     return (struct us_unified_sizes){
         .queue = c->tunable[US_UNIFIED_T_CPU_QUEUE],
         .batch = c->tunable[US_UNIFIED_T_BATCH],
-        .shared = c->tunable[US_UNIFIED_T_SHARED_QUEUE],
-        .alien = c->tunable[US_UNIFIED_T_ALIEN_QUEUE],
+        .shared = us_unified_setting(c, US_UNIFIED_T_SHARED_QUEUE),
+        .alien = us_unified_setting(c, US_UNIFIED_T_ALIEN_QUEUE),
         .grown_queue = st->grown_queue,
         .grown_shared = st->grown_shared,
     };
@@ -27,8 +27,10 @@ static void plan_for(struct us_cache *c, const struct us_unified_sizes *wish)
 
     c->tunable[US_UNIFIED_T_CPU_QUEUE] = wish->queue;
     c->tunable[US_UNIFIED_T_BATCH] = wish->batch;
-    c->tunable[US_UNIFIED_T_SHARED_QUEUE] = wish->shared;
-    c->tunable[US_UNIFIED_T_ALIEN_QUEUE] = wish->alien;
+    if (us_unified_form_of(c)->second_level) {
+        c->tunable[US_UNIFIED_T_SHARED_QUEUE] = wish->shared;
+        c->tunable[US_UNIFIED_T_ALIEN_QUEUE] = wish->alien;
+    }
     st->grown_queue = wish->grown_queue;
     st->grown_shared = wish->grown_shared;
     us_unified_plan(c, st);
@@ -70,7 +72,7 @@ static void leave_second_level(struct us_cache *c, struct us_flight *f,
     struct us_unified_domain *fresh = st->domain;
     unsigned d, n;
 
-    for (d = 0; d < c->machine->ndomains; d++) {
+    for (d = 0; !us_unified_form_of(c)->resize_drains && d < c->machine->ndomains; d++) {
         move_queue(c, f, old[d].shared, fresh[d].shared);
         for (n = 0; old[d].alien && fresh[d].alien && n < c->machine->nnodes; n++)
             move_queue(c, f, old[d].alien[n], fresh[d].alien[n]);
@@ -84,16 +86,27 @@ static void leave_second_level(struct us_cache *c, struct us_flight *f,
 /* ---- both
  * ------------------------------------------------------------------------------------------- */
 
+static void count_flushes(struct us_cache *c)
+{
+    for (unsigned cpu = 0; cpu < c->machine->ncpus; cpu++)
+        us_count(c, cpu, US_UNIFIED_QUEUE_FLUSH);
+}
+
 enum us_status us_unified_resize(struct us_cache *c, struct us_flight *f,
                                  const struct us_unified_sizes *wish, struct us_error *e)
 {
     const struct us_unified_sizes before = us_unified_sizes_of(c);
+    const uint32_t old_queue = us_unified_of(c)->queue;
     const size_t table = c->machine->ncpus * sizeof(void *);
     struct us_memory *mem = c->slabs->memory;
     struct us_unified_domain *old = NULL;
     void **fresh = us_meta_alloc(mem, table);
 
+    bool empties;
+
     plan_for(c, wish);
+    /* As posted: the old queues are flushed, not moved; shared queues leave in any case. */
+    empties = us_unified_form_of(c)->resize_drains && us_unified_of(c)->queue != old_queue;
     if (fresh && us_cpu_rings_make(c, us_unified_ring_plan(c), fresh))
         old = make_second_level(c);
     if (!old) {
@@ -101,7 +114,9 @@ enum us_status us_unified_resize(struct us_cache *c, struct us_flight *f,
             us_cpu_rings_unmake(c, fresh);
         plan_for(c, &before);
     } else {
-        us_cpu_rings_change(c, f, fresh, true, us_unified_drain);
+        if (empties)
+            count_flushes(c);
+        us_cpu_rings_change(c, f, fresh, !empties, us_unified_drain);
         leave_second_level(c, f, old);
     }
     if (fresh)

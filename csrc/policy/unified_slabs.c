@@ -14,7 +14,7 @@ static void settle(struct us_cache *c, struct us_unified_node *node, unsigned cp
 {
     const bool is_empty = s->free == us_slab_objects(s);
     const bool listed = (s->state & US_SLAB_PARTIAL) != 0;
-    const bool to_tail = is_empty && c->tunable[US_UNIFIED_T_EMPTY_TO_TAIL];
+    const bool to_tail = is_empty && us_unified_setting(c, US_UNIFIED_T_EMPTY_TO_TAIL);
 
     if (s->free == 0) /* nothing but objects that were kept out came back */
         return;
@@ -73,7 +73,7 @@ void us_unified_drain(struct us_cache *c, struct us_flight *f, unsigned cpu, voi
 {
     unsigned done = 0;
 
-    if (n > 1 && c->tunable[US_UNIFIED_T_SORTED_DRAIN])
+    if (n > 1 && us_unified_setting(c, US_UNIFIED_T_SORTED_DRAIN))
         us_sort_addresses(object, n);
     while (done < n) {
         unsigned node = us_node_of(&c->slabs->range, object[done]);
@@ -171,7 +171,7 @@ unsigned us_unified_from_new(struct us_cache *c, struct us_flight *f, unsigned c
     if (fallback)
         us_count(c, cpu, US_UNIFIED_ORDER_FALLBACK);
     *where = s->node;
-    if (s->node != node)
+    if (s->node != node && !us_unified_form_of(c)->fallback_queued)
         n = 1;
     got = us_slab_take(c, s, out, n < s->free ? n : s->free);
     if (publish(c, f, s, at_tail))

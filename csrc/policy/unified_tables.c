@@ -86,12 +86,29 @@ static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int
     return us_unified_resize(c, f, &wish, e);
 }
 
+/* As posted the store refuses values below the queue's size, so that a batch cannot be lowered. */
+static enum us_status set_posted_batch(struct us_cache *c, int64_t value, struct us_error *e)
+{
+    struct us_unified *st = us_unified_of(c);
+
+    if (value < st->queue)
+        return us_fail(
+            e, US_EINVAL,
+            "batch_size %lld is below queue_size %u; policy %s takes %u to %d, as posted",
+            (long long)value, st->queue, c->policy->name, st->queue, US_UNIFIED_QUEUE_MAX);
+    c->tunable[US_UNIFIED_T_BATCH] = value;
+    st->batch = (uint32_t)value;
+    return US_OK;
+}
+
 static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t value,
                                 struct us_error *e)
 {
     struct us_unified *st = us_unified_of(c);
 
     (void)f;
+    if (us_unified_form_of(c)->posted_batch)
+        return set_posted_batch(c, value, e);
     if (value > st->queue)
         return us_fail(e, US_EINVAL, "batch_size %lld is above queue_size %u; expected 4 to %u",
                        (long long)value, st->queue, st->queue);
@@ -148,12 +165,16 @@ static enum us_status set_expire(struct us_cache *c, struct us_flight *f, int64_
     const unsigned nodes = c->machine->nnodes;
     const unsigned first = value < 0 ? 0 : (unsigned)value;
     const unsigned end = value < 0 ? nodes : first + 1;
+    int last = US_STAGE_CPU;
 
     if (value >= (int64_t)nodes)
         return us_fail(e, US_EINVAL, "expire: no node %lld; expected -1 (all) or 0 to %u",
                        (long long)value, nodes - 1);
+    /* As posted the loop over all nodes ends with none for the stages after the first. */
+    if (value < 0 && us_unified_form_of(c)->posted_expiry)
+        last = US_STAGE_PARTIAL;
     us_unified_expire_begin(c);
-    for (int stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++)
+    for (int stage = US_STAGE_PARTIAL; stage <= last; stage++)
         for (unsigned n = first; n < end; n++)
             us_unified_expire(c, f, n, (enum us_stage)stage, UINT64_MAX, false);
     return US_OK;
@@ -162,21 +183,29 @@ static enum us_status set_expire(struct us_cache *c, struct us_flight *f, int64_
 /* ---- tables
  * --------------------------------------------------------------------------------------------- */
 
-const struct us_tunable us_unified_tunables[] = {
-#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) \
+#define TUNABLE(id, name, unit, min, max, def, flags, get, set, help) \
     {name, unit, help, min, max, def, flags, NULL, get, set},
-    US_UNIFIED_TUNABLES(US_ROW)
-#undef US_ROW
-};
+#define COUNTER(id, name, feeds, source, help) {name, help, feeds, US_FEEDS_NONE, source, false},
 
-const struct us_counter us_unified_counters[] = {
-#define US_ROW(id, name, feeds, source, help) {name, help, feeds, US_FEEDS_NONE, source, false},
-    US_UNIFIED_COUNTERS(US_ROW)
-#undef US_ROW
-};
+/* Those of the other forms are the first rows of these. */
+const struct us_tunable us_unified_tunables[] = {US_UNIFIED_TUNABLES(TUNABLE)};
+const struct us_counter us_unified_counters[] = {US_UNIFIED_COUNTERS(COUNTER)};
 
 /* ---- geometry
  * ---------------------------------------------------------------------------------------------- */
+
+#define BITS_OF_WORD 64u
+
+/* As posted a bitmap above one word lies behind the objects: each takes a bit beside its bytes. */
+static unsigned objects_of(const struct us_cache *c, unsigned order)
+{
+    const uint64_t bytes = (uint64_t)c->machine->page_size << order, stride = c->geometry.stride;
+    const uint64_t n = bytes / stride;
+
+    if (n <= BITS_OF_WORD || !us_unified_form_of(c)->bitmap_in_band)
+        return (unsigned)n;
+    return (unsigned)(bytes / 8 * BITS_OF_WORD / (stride / 8 * BITS_OF_WORD + 1));
+}
 
 enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e)
 {
@@ -195,11 +224,13 @@ enum us_status us_unified_geometry(struct us_cache *c, struct us_error *e)
     g->min_order = us_order_for(g->stride, page);
     if (g->order > US_MAX_ORDER || g->min_order > US_MAX_ORDER)
         return us_fail(e, US_EINVAL, "object size is above the largest block of pages");
-    g->objects = (unsigned)(((uint64_t)page << g->order) / g->stride);
-    g->min_objects = (unsigned)(((uint64_t)page << g->min_order) / g->stride);
+    g->objects = objects_of(c, g->order);
+    g->min_objects = objects_of(c, g->min_order);
     g->state = US_OBJECTS_BITMAP;
     g->link = 0;
     g->slab_overhead = 0;
+    if (us_unified_form_of(c)->bitmap_in_band && g->objects > BITS_OF_WORD)
+        g->slab_overhead = (g->objects + BITS_OF_WORD - 1) / BITS_OF_WORD * 8;
     return US_OK;
 }
 

@@ -98,8 +98,12 @@ void us_queue_move(struct us_cache *c, struct us_flight *f, unsigned cpu, struct
 void us_visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
                     const struct us_queue *q)
 {
-    struct us_stock stock = {
-        .kind = kind, .name = name, .cpu = -1, .domain = (int)q->domain, .node = (int)q->node};
+    struct us_stock stock = {.kind = kind,
+                             .name = name,
+                             .cpu = -1,
+                             .domain = (int)q->domain,
+                             .node = (int)q->node,
+                             .any_node = q->any_node};
 
     us_visit_ring(v, &stock, q->ring);
 }

@@ -14,6 +14,7 @@ struct us_queue {
     unsigned node; /* of the objects it holds */
     unsigned domain;
     uint32_t capacity;
+    bool any_node; /* may hold objects of other nodes, too */
 };
 
 /* Of class SHARED or ALIEN, or unused where another lock guards the queue. */

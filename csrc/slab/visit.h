@@ -11,6 +11,7 @@ struct us_stock {
     int cpu, domain, node; /* which one; -1 = does not apply. node: of the objects it holds */
     uint32_t objects, capacity;
     bool touched;
+    bool any_node; /* other nodes' objects may be in it, too */
 };
 struct us_visitor {
     void *context;

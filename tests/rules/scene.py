@@ -115,7 +115,7 @@ class Scene:
     def delta(self) -> dict[str, int]:
         """Unified's own counters that moved since the last look."""
         now = self.cache.stats(exact=True)
-        moved = {name: now[name] - self._last[name] for name in UNIFIED}
+        moved = {name: now[name] - self._last[name] for name in UNIFIED if name in now}
         self._last = now
         return {name: value for name, value in moved.items() if value}
 

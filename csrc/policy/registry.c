@@ -10,6 +10,7 @@ extern const struct us_policy us_policy_slub;
 extern const struct us_policy us_policy_slub_thrash;
 extern const struct us_policy us_policy_slub_partial;
 
+/* clang-format off */
 static const struct us_policy *const policies[] = {
     &us_policy_unified,
     &us_policy_unified_v4,
@@ -18,6 +19,7 @@ static const struct us_policy *const policies[] = {
     &us_policy_slub_thrash,
     &us_policy_slub_partial,
 };
+/* clang-format on */
 
 const struct us_policy *us_policy_at(unsigned i)
 {

@@ -612,6 +612,7 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
 }
 
 /* What all forms have. */
+/* clang-format off */
 #define UNIFIED_COMMON                                                                        \
     .tunables = us_unified_tunables, .counters = us_unified_counters,                         \
     .region = US_REGION_RING, .debug_has_stock = true, .geometry = us_unified_geometry,       \
@@ -619,6 +620,7 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
     .destroy = unified_destroy, .entries = unified_entries, .alloc_node = unified_alloc_node, \
     .flush_cpu = us_unified_flush_cpu, .shrink = us_unified_shrink, .locks = unified_locks,   \
     .visit = unified_visit
+/* clang-format on */
 
 const struct us_policy us_policy_unified = {
     .name = "unified",

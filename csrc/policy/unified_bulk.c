@@ -76,6 +76,8 @@ size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_
 
 /* ---- free ------------------------------------------------------------------------------------ */
 
+enum { WORTHWHILE = 2 * US_UNIFIED_BOUNCE }; /* objects for which the ring's flow is looked at */
+
 /* How many of the first objects are of the node. */
 static size_t run_of_node(void *const *object, size_t n, uint64_t base, uint64_t length)
 {
@@ -153,22 +155,22 @@ static size_t flow_through(struct us_cache *c, struct us_flight *f, unsigned cpu
 static size_t free_straight(struct us_cache *c, size_t n, void *const *object)
 {
     const struct us_range *r = &c->slabs->range;
-    const uint32_t batch = us_unified_of(c)->batch;
     const struct us_ring *ring;
     struct us_flight f;
     struct us_queue *q;
     unsigned cpu, node;
     size_t went = 0;
+    uint32_t batch;
 
-    if (n < 2 * (size_t)batch || !us_in_range(r, object[0]) ||
-        US_UNLIKELY(!us_flight_try(c->machine, &f)))
+    if (n < WORTHWHILE || !us_in_range(r, object[0]) || US_UNLIKELY(!us_flight_try(c->machine, &f)))
         return 0;
+    batch = us_unified_of(c)->batch; /* the state is looked at in a flight alone */
     cpu = us_cpu_now(c->machine);
     node = us_node_of(r, object[0]);
     ring = us_local_ring(&c->local, cpu);
     q = us_unified_shared(c, cpu);
-    if (q && us_node_of_cpu(c->machine, cpu) == node && ring && us_local_is_open(&c->local, cpu) &&
-        us_ring_size(ring) == ring->capacity) {
+    if (n >= 2 * (size_t)batch && q && us_node_of_cpu(c->machine, cpu) == node && ring &&
+        us_local_is_open(&c->local, cpu) && us_ring_size(ring) == ring->capacity) {
         size_t run = run_of_node(object, n, us_node_base(r, node), us_node_length(r));
 
         went = flow_through(c, &f, cpu, node, q, flow_of(run, batch, us_unified_shared_room(c, q)),

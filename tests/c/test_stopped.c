@@ -9,20 +9,23 @@
 
 static struct us_allocator *allocator;
 static struct us_cache *cache;
-static void *given[3], *got[5];
+enum { MANY = 300 }; /* more than two batches of any queue */
+static void *given[3], *got[3], *many[MANY];
 static volatile sig_atomic_t handled;
 
 static void on_signal(int number)
 {
+    static void *none[MANY];
     int64_t value;
 
     (void)number;
     got[0] = us_cache_alloc(cache);
     got[1] = us_cache_alloc_node(cache, 0, 1);
     got[2] = us_kmalloc(allocator, 100000, 0, US_ANY_NODE);
-    CHECK_EQ(us_cache_alloc_bulk(cache, 0, US_ANY_NODE, 2, got + 3), 0);
+    CHECK_EQ(us_cache_alloc_bulk(cache, 0, US_ANY_NODE, MANY, none), 0);
     us_cache_free(cache, given[0]);
     us_cache_free_bulk(cache, 1, &given[1]);
+    us_cache_free_bulk(cache, MANY, many);
     us_kfree(allocator, given[2]);
     CHECK_EQ(us_allocator_expire(allocator, US_ANY_NODE), 0);
     CHECK_EQ(us_cache_expire(cache, US_ANY_NODE), 0);
@@ -45,12 +48,11 @@ static void check_handled(void)
 
 static void set_up(const char *policy, bool debug_f)
 {
-    void *object[300];
-
     allocator = fixture_open(policy, &fixture_two_nodes, 0, debug_f);
     cache = fixture_cache(allocator, "test", 64, 0);
-    REQUIRE(us_cache_alloc_bulk(cache, 0, US_ANY_NODE, 300, object) == 300);
-    us_cache_free_bulk(cache, 300, object);
+    REQUIRE(us_cache_alloc_bulk(cache, 0, US_ANY_NODE, MANY, many) == MANY);
+    us_cache_free_bulk(cache, MANY, many);
+    REQUIRE(us_cache_alloc_bulk(cache, 0, US_ANY_NODE, MANY, many) == MANY);
     REQUIRE((given[0] = us_cache_alloc(cache)) != NULL);
     REQUIRE((given[1] = us_cache_alloc(cache)) != NULL);
     REQUIRE((given[2] = us_kmalloc(allocator, 100000, 0, 0)) != NULL);

@@ -110,6 +110,19 @@ def test_reasons_are_the_three_caches_that_left_the_stock_more_often() -> None:
     ]
 
 
+def test_kmalloc_is_one_cache_where_the_sizes_differ() -> None:
+    same = {"inode": [5, 0, 0, 0] * 2}
+    first = result(
+        "first", 1, {"kmalloc-8": [4, 0, 0, 0] * 2, "kmalloc-32": [6, 0, 0, 0] * 2, **same}
+    )
+    second = result("second", 2, {"kmalloc-32": [3, 0, 7, 0] * 2} | same)
+    c = made({"first": [1.0] * 5, "second": [2.0] * 5}, first=first, second=second)
+    table = c.contributions().set_index("cache")
+    assert table["calls"].to_dict() == {"kmalloc": 20, "inode": 10}
+    assert table["calls_saved"].to_dict() == {"kmalloc": 14, "inode": 0}
+    assert table.loc["kmalloc", "other_alloc_fast_share"] == 0.3
+
+
 def test_ten_lines_say_who_won_and_why() -> None:
     one = result("one", 1, {c: [6, 2, 1, 1, 10, 0, 0, 0] for c in "abcd"}, peak=2048)
     two = result("two", 2, {c: [0, 0, 8, 2, 0, 0, 10, 0] for c in "abcd"}, peak=1024)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unislab._explain import ALLOCS, FREES, explain, lock_totals, percent
+from unislab._contributions import contributions, reasons
+from unislab._explain import ALLOCS, FREES, explain, lock_totals
 from unislab.result import Result, duration, median_interval, share, shown_name
 
 if TYPE_CHECKING:
@@ -28,15 +29,6 @@ _COMMON = (
     "expire_objects",
     "objects_moved",
 )
-_CONTRIBUTION = [
-    "cache",
-    "calls",
-    "calls_saved",
-    "alloc_fast_share",
-    "free_fast_share",
-    "other_alloc_fast_share",
-    "other_free_fast_share",
-]
 #: Columns of the summary that a page shows.
 _SHOWN = [
     "warm_s",
@@ -299,36 +291,16 @@ class Comparison:
         >>> print(c.reasons[0])
         object: of 25,600 calls unified serves ... from the CPU's stock that slub does not (...)
         """
-        table = self.contributions()
-        if table.empty:
-            return []
-        shown = [self.shown(name) for name in table.attrs["policies"]]
-        lines = []
-        for row in table[table["calls_saved"] != 0].head(3).to_dict("records"):
-            saved = row["calls_saved"]
-            turn = 1 if saved > 0 else -1
-            better, worse = shown[::turn]
-            shares = [
-                f"{call}s {percent(more)} fast, not {percent(less)}"
-                for call in ("alloc", "free")
-                for more, less in [
-                    (row[f"{call}_fast_share"], row[f"other_{call}_fast_share"])[::turn]
-                ]
-                if more is not None and less is not None and percent(more) != percent(less)
-            ]
-            lines.append(
-                f"{row['cache']}: of {row['calls']:,} calls {better} serves {abs(saved):,} from "
-                f"the CPU's stock that {worse} does not"
-                + (f" ({'; '.join(shares)})" if shares else "")
-            )
-        return lines
+        return reasons(self)
 
     def contributions(self) -> pd.DataFrame:
         """How the first two policies differ by cache, those that contribute most first.
 
         Columns: ``cache``, ``calls`` (allocations and frees), ``calls_saved`` (calls that left the
         CPU's stock under the second policy less those under the first), and the shares of
-        allocations and frees that were fast, for the first and (``other_``) the second.
+        allocations and frees that were fast, for the first and (``other_``) the second. Policies
+        differ in the sizes of their general caches: where the workload uses other ones under the
+        second than under the first, all of ``kmalloc`` is one row.
 
         Examples
         --------
@@ -337,35 +309,7 @@ class Comparison:
         >>> c.contributions()[["cache", "calls"]].to_dict("records")
         [{'cache': 'object', 'calls': 39600}]
         """
-        import pandas as pd
-
-        pair = self.policies[:2]
-        if len(pair) < 2:
-            return pd.DataFrame(columns=_CONTRIBUTION)
-        tables = [_by_cache(self.results[name].caches) for name in pair]
-        rows = []
-        for cache in tables[0].keys() | tables[1].keys():
-            mine, other = (table.get(cache, {}) for table in tables)
-            rows.append(
-                {
-                    "cache": cache,
-                    "calls": _sum(mine, ALLOCS) + _sum(mine, FREES),
-                    "calls_saved": _left_stock(other) - _left_stock(mine),
-                    "alloc_fast_share": share(mine.get("alloc_fast", 0), _sum(mine, ALLOCS)),
-                    "free_fast_share": share(mine.get("free_fast", 0), _sum(mine, FREES)),
-                    "other_alloc_fast_share": share(
-                        other.get("alloc_fast", 0), _sum(other, ALLOCS)
-                    ),
-                    "other_free_fast_share": share(other.get("free_fast", 0), _sum(other, FREES)),
-                }
-            )
-        frame = pd.DataFrame(rows, columns=_CONTRIBUTION, dtype=object).sort_values(
-            ["calls_saved", "calls", "cache"],
-            key=lambda c: c if c.name == "cache" else -c.abs(),
-            ignore_index=True,
-        )
-        frame.attrs["policies"] = pair
-        return frame
+        return contributions(self)
 
     # ---- tables and pictures ---------------------------------------------------------------
 
@@ -517,21 +461,3 @@ class Comparison:
             f"<p><b>{html.escape(self.workload)}</b>: {html.escape(first)}</p><ul>{lines}</ul>"
             f"{table.to_html(float_format=lambda x: f'{x:.4g}', na_rep='')}{notes}"
         )
-
-
-def _by_cache(caches: pd.DataFrame) -> dict[str, dict[str, int]]:
-    table: dict[str, dict[str, int]] = {}
-    wanted = caches[caches["counter"].isin([*ALLOCS, *FREES])]
-    for cache, counter, value in zip(
-        wanted["cache"], wanted["counter"], wanted["value"], strict=True
-    ):
-        table.setdefault(cache, {})[counter] = int(value)
-    return {cache: counters for cache, counters in table.items() if any(counters.values())}
-
-
-def _sum(counters: Mapping[str, int], names: Iterable[str]) -> int:
-    return sum(counters.get(name, 0) for name in names)
-
-
-def _left_stock(counters: Mapping[str, int]) -> int:
-    return _sum(counters, ALLOCS[1:]) + _sum(counters, FREES[1:])

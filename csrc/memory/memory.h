@@ -79,6 +79,9 @@ US_INLINE uint64_t us_node_length(const struct us_range *r)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
+/* The i-th node from `node`, nearest number first and the higher one of two equally near; i = 0 is
+ * the node itself. */
+unsigned us_node_near(unsigned node, unsigned i, unsigned nnodes);
 /* A block of 2^order pages, aligned to its size within the node: the lowest of the smallest free
  * blocks that suffice; NULL when memory is exhausted. Without THISNODE other nodes are tried,
  * nearest number first. Contents are undefined. Ordinary requests may use the last page of the

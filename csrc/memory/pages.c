@@ -139,9 +139,7 @@ static void *take_from(struct us_memory *mem, struct us_flight *f, struct us_pag
 
 /* ---- nodes in turn ------------------------------------------------------------------------- */
 
-/* The i-th node from `node`, nearest number first and the higher one of two equally near;
- * i = 0 is the node itself. */
-static unsigned nearest(unsigned node, unsigned i, unsigned nnodes)
+unsigned us_node_near(unsigned node, unsigned i, unsigned nnodes)
 {
     unsigned above = nnodes - 1 - node, below = node;
     unsigned both = above < below ? above : below;
@@ -158,7 +156,7 @@ static void *take_near(struct us_memory *mem, struct us_flight *f, unsigned orde
     unsigned ntries = flags & US_PAGES_THISNODE ? 1 : nnodes;
 
     for (unsigned i = 0; i < ntries; i++) {
-        struct us_page_node *from = &mem->node[nearest(node, i, nnodes)];
+        struct us_page_node *from = &mem->node[us_node_near(node, i, nnodes)];
         void *block = take_from(mem, f, from, order, flags & US_PAGES_NORETRY ? from->min : 0);
 
         if (block == NULL)
@@ -179,7 +177,7 @@ static bool relieve(struct us_memory *mem, struct us_flight *f, unsigned node, u
     if (mem->pressure == NULL || f->nested)
         return false;
     for (unsigned i = 0; i < ntries; i++)
-        if (mem->pressure(mem->context, f, nearest(node, i, nnodes), US_PRESSURE_FAIL))
+        if (mem->pressure(mem->context, f, us_node_near(node, i, nnodes), US_PRESSURE_FAIL))
             return true;
     return false;
 }

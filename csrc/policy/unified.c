@@ -583,13 +583,13 @@ static void unified_visit(struct us_cache *c, const struct us_visitor *v)
     const struct us_machine *m = c->machine;
     unsigned d, n;
 
-    us_visit_cpu_rings(c, v, "cpu");
+    us_visit_cpu_rings(c, v, "cpu", us_ring_touched);
     for (d = 0; d < m->ndomains; d++) {
         if (st->domain[d].shared)
-            us_visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared);
+            us_visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared, us_ring_touched);
         for (n = 0; st->domain[d].alien && n < m->nnodes; n++)
             if (st->domain[d].alien[n])
-                us_visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n]);
+                us_visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n], us_ring_touched);
     }
     for (n = 0; n < m->nnodes; n++)
         us_visit_list(v, &st->node[n].partial, n, "partial");

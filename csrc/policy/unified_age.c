@@ -219,7 +219,7 @@ void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu,
     struct us_unified_domain *domain = &us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)];
     unsigned n;
 
-    us_cpu_flush(c, f, cpu, try_only, us_unified_drain);
+    us_cpu_flush(c, f, cpu, try_only, US_SEEN_COMMIT, us_unified_drain);
     if (domain->shared)
         flush_queue(c, f, cpu, domain->shared);
     for (n = 0; domain->alien && n < c->machine->nnodes; n++)

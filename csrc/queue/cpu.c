@@ -68,14 +68,15 @@ void us_cpu_rings_unmake(struct us_cache *c, void **ring)
 
 /* The region is closed and ours: its oldest objects leave. */
 static unsigned empty_ring(struct us_cache *c, struct us_flight *f, unsigned cpu,
-                           struct us_ring *ring, unsigned most, us_drain_fn *drain)
+                           struct us_ring *ring, unsigned most, enum us_seen seen,
+                           us_drain_fn *drain)
 {
     void *buffer[CHUNK];
     unsigned total = 0;
 
     while (total < most) {
         unsigned want = most - total < CHUNK ? most - total : CHUNK;
-        unsigned n = us_ring_take_oldest_c(ring, buffer, want, US_SEEN_COMMIT);
+        unsigned n = us_ring_take_oldest_c(ring, buffer, want, seen);
 
         if (n == 0)
             break;
@@ -94,7 +95,7 @@ static void move_ring(struct us_cache *c, struct us_flight *f, unsigned cpu, str
     void *object;
 
     if (size > room)
-        empty_ring(c, f, cpu, from, size - room, drain);
+        empty_ring(c, f, cpu, from, size - room, US_SEEN_KEEP, drain);
     while (us_ring_take_oldest_c(from, &object, 1, US_SEEN_KEEP))
         us_ring_add_c(to, &object, 1, US_SEEN_TOUCH);
     if (!us_lock_take(f, &c->stats_lock)) /* readers look at rings, and do not stop at the gate */
@@ -215,7 +216,7 @@ unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_du
 }
 
 unsigned us_cpu_flush(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only,
-                      us_drain_fn *drain)
+                      enum us_seen seen, us_drain_fn *drain)
 {
     unsigned n = 0;
     void *region;
@@ -223,7 +224,7 @@ unsigned us_cpu_flush(struct us_cache *c, struct us_flight *f, unsigned cpu, boo
     if (!us_local_close(&c->local, f, cpu, try_only, &region))
         return 0;
     if (region)
-        n = empty_ring(c, f, cpu, region, UINT32_MAX, drain);
+        n = empty_ring(c, f, cpu, region, UINT32_MAX, seen, drain);
     us_local_open(&c->local, f, cpu);
     return n;
 }
@@ -242,7 +243,8 @@ uint64_t us_cpu_rings_held(const struct us_cache *c)
     return total;
 }
 
-void us_visit_ring(const struct us_visitor *v, struct us_stock *stock, const struct us_ring *ring)
+void us_visit_ring(const struct us_visitor *v, struct us_stock *stock, const struct us_ring *ring,
+                   us_touched_fn *touched)
 {
     void *object[US_RING_MAX];
     uint64_t h = us_ring_header(ring);
@@ -252,11 +254,12 @@ void us_visit_ring(const struct us_visitor *v, struct us_stock *stock, const str
         object[i] = ring->object[(head + i) & ring->mask];
     stock->objects = size;
     stock->capacity = ring->capacity;
-    stock->touched = us_ring_touched(ring);
+    stock->touched = touched(ring);
     v->stock(v->context, stock, object);
 }
 
-void us_visit_cpu_rings(struct us_cache *c, const struct us_visitor *v, const char *name)
+void us_visit_cpu_rings(struct us_cache *c, const struct us_visitor *v, const char *name,
+                        us_touched_fn *touched)
 {
     const struct us_machine *m = c->machine;
 
@@ -267,6 +270,6 @@ void us_visit_cpu_rings(struct us_cache *c, const struct us_visitor *v, const ch
                                  .domain = (int)us_domain_of_cpu(m, cpu),
                                  .node = (int)us_node_of_cpu(m, cpu)};
         if (us_local_ring(&c->local, cpu))
-            us_visit_ring(v, &stock, us_local_ring(&c->local, cpu));
+            us_visit_ring(v, &stock, us_local_ring(&c->local, cpu), touched);
     }
 }

@@ -70,15 +70,19 @@ typedef unsigned us_due_fn(const struct us_cache *c, const struct us_ring *ring)
  * untouched from then on. Returns how many left. */
 unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_due_fn *due,
                     bool try_only, us_drain_fn *drain);
-/* Empties a CPU's ring. */
+/* Empties a CPU's ring; `seen` says whether that unmarks it. */
 unsigned us_cpu_flush(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only,
-                      us_drain_fn *drain);
+                      enum us_seen seen, us_drain_fn *drain);
 
 /* ---- showing --------------------------------------------------------------------------------- */
 
 uint64_t us_cpu_rings_held(const struct us_cache *c); /* objects, as a racy reader sees them */
+/* The policy's rule: was it used since the last ageing visit? (us_ring_touched is one.) */
+typedef bool us_touched_fn(const struct us_ring *ring);
 /* Fills in what the ring says of the stock and shows it. */
-void us_visit_ring(const struct us_visitor *v, struct us_stock *stock, const struct us_ring *ring);
-void us_visit_cpu_rings(struct us_cache *c, const struct us_visitor *v, const char *name);
+void us_visit_ring(const struct us_visitor *v, struct us_stock *stock, const struct us_ring *ring,
+                   us_touched_fn *touched);
+void us_visit_cpu_rings(struct us_cache *c, const struct us_visitor *v, const char *name,
+                        us_touched_fn *touched);
 
 #endif

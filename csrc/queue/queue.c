@@ -96,7 +96,7 @@ void us_queue_move(struct us_cache *c, struct us_flight *f, unsigned cpu, struct
 }
 
 void us_visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
-                    const struct us_queue *q)
+                    const struct us_queue *q, us_touched_fn *touched)
 {
     struct us_stock stock = {.kind = kind,
                              .name = name,
@@ -105,5 +105,5 @@ void us_visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const c
                              .node = (int)q->node,
                              .any_node = q->any_node};
 
-    us_visit_ring(v, &stock, q->ring);
+    us_visit_ring(v, &stock, q->ring, touched);
 }

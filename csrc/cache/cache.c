@@ -15,6 +15,9 @@
  * shrunk, then with the gate shut counted: live objects are an error unless forced; what slabs are
  * left are found by walking the page map, the policy drops its state, and everything goes back.
  *
+ * With merging (alias.c) a cache has as many references as names, and only the last one's end is
+ * its own.
+ *
  * Who may walk the list of caches. A cache is linked by one atomic store from inside a flight, and
  * unlinked with the gate shut: every flight, and every holder of the config lock, may walk the
  * list.
@@ -33,6 +36,7 @@
  */
 #include "cache/internal.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,6 +224,7 @@ struct us_allocator *us_allocator_create(const struct us_allocator_options *opti
     }
     a->policy = policy;
     a->debug_f = options->debug_f;
+    a->merge = options->merge;
     if (!open_memory(a, options, error) || !us_defaults_create(a, error) ||
         !us_large_create(a, error) || !us_general_create(a, error)) {
         free_allocator(a);
@@ -330,7 +335,7 @@ struct us_cache *us_cache_find(struct us_allocator *a, const char *name)
     struct us_cache *c;
 
     for (c = us_first_cache(a); c; c = c->next)
-        if (strcmp(c->name, name) == 0)
+        if (us_alias_find(c, name) != UINT_MAX)
             return c;
     return NULL;
 }

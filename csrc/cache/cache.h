@@ -20,6 +20,7 @@ struct us_allocator {
     unsigned ngeneral;
     struct us_cache *large; /* pseudo-cache kmalloc-large: accounts of page-provider requests */
     bool debug_f;
+    bool merge;                /* a new cache may become another name of an old one */
     struct us_allocator *next; /* list of the process, for fork */
     _Atomic uint64_t last_expired_bytes;
     /* private to cache/ */
@@ -44,6 +45,24 @@ struct us_cache *us_cache_find(struct us_allocator *a, const char *name);
 struct us_cache *us_kmalloc_cache(struct us_allocator *a, size_t size);
 struct us_allocator *us_cache_allocator(const struct us_cache *c);
 
+/* Names by number. A cache has one, and with merging perhaps more (alias.c); each has a number that
+ * no other name of the allocator ever has. us_cache_number is that of the name the cache goes by.
+ */
+unsigned us_cache_number(const struct us_cache *c);
+/* The cache of a name, and the name's number; NULL when there is none. */
+struct us_cache *us_cache_named(struct us_allocator *a, const char *name, unsigned *number);
+/* Fills in the name of that number; false when the cache is not there, or has given the name up. */
+bool us_cache_name(struct us_allocator *a, const struct us_cache *c, unsigned number,
+                   char name[US_NAME_MAX]);
+/* All names, oldest first; returns how many there are. */
+size_t us_cache_names(struct us_cache *c, char (*names)[US_NAME_MAX], size_t most);
+/* us_cache_destroy for one of several names. */
+enum us_status us_cache_end_name(struct us_cache *c, unsigned number, bool force,
+                                 struct us_error *error);
+/* us_cache_create_with that also gives the number of the name. */
+struct us_cache *us_cache_create_numbered(struct us_allocator *a, const struct us_cache_options *o,
+                                          const char *const *names, const char *const *values,
+                                          size_t n, unsigned *number, struct us_error *e);
 /* Creates with creation tunables: pairs name, value as text. */
 struct us_cache *us_cache_create_with(struct us_allocator *a, const struct us_cache_options *o,
                                       const char *const *names, const char *const *values, size_t n,

@@ -4,6 +4,13 @@
 
 #include "cache/cache.h"
 
+/* One more name of a cache (alias.c). */
+struct us_alias {
+    struct us_alias *next;
+    unsigned id;
+    char name[US_NAME_MAX];
+};
+
 /* A cache and what this layer keeps beside it. */
 struct us_cache_box {
     struct us_cache cache;         /* first: a cache is its box */
@@ -15,6 +22,9 @@ struct us_cache_box {
     _Atomic uint64_t refused;      /* misuses through plain entries */
     unsigned nshown;               /* rows shown */
     struct us_account account;     /* scratch of us_allocator_account, gate shut */
+    struct us_alias *aliases;      /* newest first */
+    bool renamed;                  /* the name it was made under was given up */
+    bool own_tunables;             /* some were given at creation */
 };
 
 static inline struct us_cache_box *us_box(struct us_cache *c)
@@ -66,6 +76,20 @@ struct us_cache *us_cache_make(struct us_allocator *a, const struct us_policy *p
                                const char *const *values, size_t n, struct us_error *e);
 /* Config lock held. Unlinks, gives every slab back and frees; nobody uses the cache any more. */
 void us_cache_unmake(struct us_cache *c);
+
+/* ---- aliases, config lock held ----------------------------------------------------------------
+ */
+
+/* The cache that a new one of these options and no tunables would be merged with, or NULL. */
+struct us_cache *us_alias_target(struct us_allocator *a, const struct us_cache_options *o);
+bool us_alias_add(struct us_cache *c, const struct us_cache_options *o, unsigned *id,
+                  struct us_error *e);
+/* Gives up a name that is not the last. */
+void us_alias_drop(struct us_cache *c, unsigned id);
+void us_alias_fini(struct us_cache *c);
+unsigned us_alias_count(const struct us_cache *c); /* names in all: the references to the cache */
+unsigned us_alias_find(const struct us_cache *c, const char *name); /* UINT_MAX = not its name */
+
 /* ---- general caches ---------------------------------------------------------------------------
  */
 

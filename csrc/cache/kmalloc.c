@@ -79,6 +79,9 @@ bool us_general_unused(const struct us_allocator *a)
     unsigned i, node;
 
     for (i = 0; i < a->ngeneral; i++)
+        if (us_alias_count(a->general[i]) > 1)
+            return false;
+    for (i = 0; i < a->ngeneral; i++)
         for (node = 0; node < a->machine->nnodes; node++)
             if (atomic_load(&a->general[i]->nr_slabs[node]))
                 return false;

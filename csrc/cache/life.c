@@ -1,6 +1,7 @@
 /* life.c - how a cache is made and unmade. */
 #include "cache/internal.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,23 +176,30 @@ static bool link_cache(struct us_allocator *a, struct us_cache *c)
     return room;
 }
 
+static bool may_make(struct us_allocator *a, const struct us_cache_options *o, struct us_error *e)
+{
+    if (!check_options(a, o, e))
+        return false;
+    if (!us_cache_find(a, o->name))
+        return true;
+    us_error_fill(e, US_EINVAL, "there is a cache '%s' already", o->name);
+    return false;
+}
+
 struct us_cache *us_cache_make(struct us_allocator *a, const struct us_policy *policy,
                                const struct us_cache_options *o, const char *const *names,
                                const char *const *values, size_t n, struct us_error *e)
 {
     struct us_cache *c;
 
-    if (!check_options(a, o, e))
+    if (!may_make(a, o, e))
         return NULL;
-    if (us_cache_find(a, o->name)) {
-        us_error_fill(e, US_EINVAL, "there is a cache '%s' already", o->name);
-        return NULL;
-    }
     c = new_box(a, policy, o);
     if (!c) {
         us_error_fill(e, US_ENOMEM, "no memory for cache '%s'", o->name);
         return NULL;
     }
+    us_box(c)->own_tunables = n > 0;
     us_error_fill(e, US_EINVAL, "policy %s refused cache '%s'", policy->name, c->name);
     if (!us_tunables_fill(a, c, names, values, n, e) || policy->geometry(c, e) != US_OK ||
         !set_up(a, c, e)) {
@@ -213,16 +221,42 @@ struct us_cache *us_cache_make(struct us_allocator *a, const struct us_policy *p
     return c;
 }
 
+/* Config lock held. Another name for an old cache; NULL without an error when there is none. */
+static struct us_cache *merge(struct us_allocator *a, const struct us_cache_options *o,
+                              unsigned *number, struct us_error *e)
+{
+    struct us_cache *c;
+
+    if (e)
+        *e = (struct us_error){.status = US_OK};
+    c = may_make(a, o, e) ? us_alias_target(a, o) : NULL;
+    return c && us_alias_add(c, o, number, e) ? c : NULL;
+}
+
+struct us_cache *us_cache_create_numbered(struct us_allocator *a, const struct us_cache_options *o,
+                                          const char *const *names, const char *const *values,
+                                          size_t n, unsigned *number, struct us_error *e)
+{
+    struct us_cache *c = NULL;
+
+    us_config_take(a);
+    if (n == 0)
+        c = merge(a, o, number, e);
+    if (!c) {
+        c = us_cache_make(a, a->policy, o, names, values, n, e);
+        *number = c ? c->id : UINT_MAX;
+    }
+    us_config_drop(a);
+    return c;
+}
+
 struct us_cache *us_cache_create_with(struct us_allocator *a, const struct us_cache_options *o,
                                       const char *const *names, const char *const *values, size_t n,
                                       struct us_error *e)
 {
-    struct us_cache *c;
+    unsigned number;
 
-    us_config_take(a);
-    c = us_cache_make(a, a->policy, o, names, values, n, e);
-    us_config_drop(a);
-    return c;
+    return us_cache_create_numbered(a, o, names, values, n, &number, e);
 }
 
 struct us_cache *us_cache_create(struct us_allocator *a, const struct us_cache_options *o,
@@ -270,6 +304,7 @@ static void unmake_stopped(struct us_cache *c, struct us_flight *f)
     us_local_fini(&c->local, &memory);
     us_misuse_forget(c);
     us_lock_retire(a->machine, &c->stats_lock);
+    us_alias_fini(c);
     free_parts(a, c);
 }
 
@@ -305,16 +340,13 @@ static void explain_live(struct us_cache *c, const struct us_account *account, s
         (unsigned long long)account->slabs, account->slabs == 1 ? "" : "s", text);
 }
 
-enum us_status us_cache_destroy(struct us_cache *c, bool force, struct us_error *error)
+/* Config lock held. */
+static enum us_status destroy(struct us_cache *c, bool force, struct us_error *error)
 {
     struct us_allocator *a = c->owner;
     struct us_account account;
     struct us_flight f;
 
-    if (c->general || c == a->large)
-        return us_error_fill(error, US_EINVAL,
-                             "cache '%s' is a general cache: it ends with its allocator", c->name);
-    us_config_take(a);
     us_flight_enter(a->machine, &f);
     us_flush_cache(c, &f, false);
     us_shrink_cache(c, &f, false);
@@ -322,10 +354,48 @@ enum us_status us_cache_destroy(struct us_cache *c, bool force, struct us_error 
     us_cache_account(c, &account);
     if (account.live_objects && !force) {
         explain_live(c, &account, error);
-        us_config_drop(a);
         return US_EBUSY;
     }
     us_cache_unmake(c);
-    us_config_drop(a);
     return US_OK;
+}
+
+/* Config lock held. */
+static enum us_status end_name(struct us_cache *c, unsigned number, bool force,
+                               struct us_error *error)
+{
+    struct us_allocator *a = c->owner;
+
+    if ((c->general || c == a->large) && number == c->id)
+        return us_error_fill(error, US_EINVAL,
+                             "cache '%s' is a general cache: it ends with its allocator", c->name);
+    if (us_alias_count(c) == 1)
+        return destroy(c, force, error);
+    us_alias_drop(c, number);
+    return US_OK;
+}
+
+enum us_status us_cache_end_name(struct us_cache *c, unsigned number, bool force,
+                                 struct us_error *error)
+{
+    struct us_allocator *a = c->owner;
+    enum us_status status;
+
+    us_config_take(a);
+    status = end_name(c, number, force, error);
+    us_config_drop(a);
+    return status;
+}
+
+enum us_status us_cache_destroy(struct us_cache *c, bool force, struct us_error *error)
+{
+    struct us_allocator *a = c->owner;
+    const struct us_alias *newest;
+    enum us_status status;
+
+    us_config_take(a);
+    newest = us_box(c)->aliases;
+    status = end_name(c, newest ? newest->id : c->id, force, error);
+    us_config_drop(a);
+    return status;
 }

@@ -100,6 +100,7 @@ struct us_allocator_options {
     uint64_t purge_delay_ns;            /* free pages go back after this time */
     unsigned page_size;                 /* model only; 0 = the system's */
     bool debug_f;
+    bool merge; /* a cache like an old one becomes another name of that, as SLUB does it */
     uint64_t seed;
 };
 
@@ -142,8 +143,11 @@ struct us_cache_options {
     bool constructor_suspends; /* the function may take locks of the embedder (the GIL) */
 };
 
+/* With merging the result may be a cache that was there before. */
 struct us_cache *us_cache_create(struct us_allocator *allocator,
                                  const struct us_cache_options *options, struct us_error *error);
+/* Ends the cache. One that was merged with others (us_allocator_options.merge) only loses its
+ * newest name, and ends with the last of them. */
 enum us_status us_cache_destroy(struct us_cache *cache, bool force, struct us_error *error);
 
 /* General caches. Large sizes go to the page provider. */

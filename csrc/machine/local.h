@@ -85,7 +85,7 @@ static inline bool us_local_populated(const struct us_local *l, unsigned cpu)
 US_INLINE bool us_local_is_open(const struct us_local *l, unsigned cpu)
 {
     if (l->mode == US_MODE_CONTROL)
-        return us_local_populated(l, cpu);
+        return us_local_populated(l, cpu) && us_cpu_online(l->machine, cpu);
     return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
            __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
 }

@@ -104,11 +104,11 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
     PyObject *machine, *cpu_node, *cpu_domain, *defaults;
     unsigned long long memory, range, delay, seed;
     unsigned ndomain;
-    int debug;
+    int debug, merge;
     us_allocator_options_init(&options);
-    if (!PyArg_ParseTuple(args, "sOOOKKKIpKO!:_create", &options.policy, &machine, &cpu_node,
+    if (!PyArg_ParseTuple(args, "sOOOKKKIpKpO!:_create", &options.policy, &machine, &cpu_node,
                           &cpu_domain, &memory, &range, &delay, &options.page_size, &debug, &seed,
-                          &PyList_Type, &defaults))
+                          &merge, &PyList_Type, &defaults))
         return NULL;
     if ((cpu_node != Py_None && !PyTuple_Check(cpu_node)) ||
         (cpu_domain != Py_None && !PyTuple_Check(cpu_domain))) {
@@ -119,6 +119,7 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
     options.address_range = range;
     options.purge_delay_ns = delay;
     options.debug_f = debug;
+    options.merge = merge;
     options.seed = seed;
     Allocator *self = (Allocator *)type->tp_alloc(type, 0);
     if (!self)
@@ -332,6 +333,8 @@ static PyMethodDef allocator_methods[] = {
     {"_create_cache", us_py_allocator_create_cache, METH_VARARGS,
      "_create_cache($self, /, *args)\n--\n\nA cache from checked arguments."},
     {"_caches", us_py_allocator_caches, METH_NOARGS, "_caches($self, /)\n--\n\nAll caches."},
+    {"_named", us_py_allocator_named, METH_O,
+     "_named($self, name, /)\n--\n\nThe cache of a name, or None."},
     {"close", (PyCFunction)(void (*)(void))allocator_close, METH_VARARGS | METH_KEYWORDS,
      "close($self, /, force=False, _abandon=False)\n--\n\n"},
     {"kmalloc", (PyCFunction)(void (*)(void))us_py_allocator_kmalloc, METH_FASTCALL | METH_KEYWORDS,

@@ -208,7 +208,7 @@ static int64_t destroy_now(struct us_py_cache *self, bool force, struct us_error
         return exports;
     self->hot = NULL;
     us_py_release(&unlocked);
-    error->status = us_cache_destroy(self->core, force, error);
+    error->status = us_cache_end_name(self->core, self->record->id, force, error);
     us_py_acquire(&unlocked);
     if (error->status == US_OK)
         self->core = NULL;
@@ -344,6 +344,8 @@ static PyMethodDef cache_methods[] = {
      "_snapshot($self, /)\n--\n\nRows of slabs and of queues."},
     {"_validate", us_py_cache_validate, METH_NOARGS,
      "_validate($self, /)\n--\n\nResults of the detailed check."},
+    {"_names", us_py_cache_names, METH_NOARGS,
+     "_names($self, /)\n--\n\nAll names of the cache, oldest first."},
     {"_live", us_py_cache_live, METH_NOARGS, "_live($self, /)\n--\n\nAddresses in use as words."},
     {"_tunables", us_py_cache_tunables, METH_NOARGS,
      "_tunables($self, /)\n--\n\nRows of the tunables and their values."},

@@ -64,21 +64,9 @@ struct us_py_cache *us_py_live_handle(const struct us_py_record *record)
 #endif
 }
 
-/* True while the cache with this id is in the list. Inside a flight the list stands still. */
-static bool is_listed(struct us_allocator *core, const struct us_cache *cache, unsigned id)
-{
-    struct us_flight flight;
-    us_flight_enter(core->machine, &flight);
-    const struct us_cache *c = core->caches;
-    while (c && c != cache)
-        c = c->next;
-    bool listed = c && c->id == id;
-    us_flight_leave(&flight);
-    return listed;
-}
-
 /* What never changes is copied, so that it can be told afterwards. */
-static bool fill_handle(struct us_py_cache *self, struct us_cache *cache)
+static bool fill_handle(struct us_py_cache *self, struct us_cache *cache, unsigned id,
+                        const char *name)
 {
     self->core = cache;
     self->size = cache->size;
@@ -87,8 +75,8 @@ static bool fill_handle(struct us_py_cache *self, struct us_cache *cache)
     self->order = cache->geometry.order;
     self->objects = cache->geometry.objects;
     self->flags = cache->flags;
-    self->general = cache->general || cache == self->allocator->core->large;
-    self->name = PyUnicode_DecodeUTF8(cache->name, (Py_ssize_t)strlen(cache->name), "replace");
+    self->general = (cache->general || cache == self->allocator->core->large) && id == cache->id;
+    self->name = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "replace");
     return self->name != NULL;
 }
 
@@ -107,7 +95,7 @@ void us_py_set_hot(struct us_py_cache *self)
 static bool adopt_record(struct us_py_cache *self, struct us_cache *cache, unsigned id)
 {
     struct us_py_record *record = find_record(self->allocator, id);
-    if (!record && cache->options.constructor == us_py_constructor) {
+    if (!record && cache->id == id && cache->options.constructor == us_py_constructor) {
         record = cache->options.constructor_arg; /* its maker has not come back yet */
         record->id = id;
     }
@@ -125,6 +113,7 @@ static bool adopt_record(struct us_py_cache *self, struct us_cache *cache, unsig
 static PyObject *handle_of(Allocator *owner, struct us_cache *cache, unsigned id)
 {
     PyTypeObject *type = (PyTypeObject *)owner->state->cache_type;
+    char name[US_NAME_MAX];
     PyObject *known = (PyObject *)us_py_live_handle(find_record(owner, id));
     if (known)
         return known;
@@ -133,10 +122,21 @@ static PyObject *handle_of(Allocator *owner, struct us_cache *cache, unsigned id
         return NULL;
     self->allocator = (Allocator *)Py_NewRef(owner);
     self->freed = Py_NewRef(Py_None); /* at address 0, which no object has */
-    if (!is_listed(owner->core, cache, id) || !fill_handle(self, cache) ||
+    if (!us_cache_name(owner->core, cache, id, name) || !fill_handle(self, cache, id, name) ||
         !adopt_record(self, cache, id))
         Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+/* A merge may have made the objects of a cache larger: all that share it say so. */
+static void renew_sizes(Allocator *owner, const struct us_cache *cache)
+{
+    for (struct us_py_record *record = owner->records; record; record = record->next) {
+        struct us_py_cache *handle = us_py_live_handle(record);
+        if (handle && handle->core == cache)
+            handle->size = cache->size;
+        Py_XDECREF(handle);
+    }
 }
 
 PyObject *us_py_cache_handle(Allocator *owner, struct us_cache *cache, unsigned id)
@@ -144,6 +144,8 @@ PyObject *us_py_cache_handle(Allocator *owner, struct us_cache *cache, unsigned 
     PyObject *handle;
     Py_BEGIN_CRITICAL_SECTION(owner);
     handle = handle_of(owner, cache, id);
+    if (handle)
+        renew_sizes(owner, cache);
     Py_END_CRITICAL_SECTION();
     return handle;
 }
@@ -177,9 +179,8 @@ static struct us_cache *create_cache(Allocator *self, struct us_py_call *call,
         options->constructor_suspends = true;
     }
     us_py_release(call);
-    struct us_cache *cache = us_cache_create_with(self->core, options, names, values, n, &error);
-    if (cache)
-        *id = cache->id;
+    struct us_cache *cache =
+        us_cache_create_numbered(self->core, options, names, values, n, id, &error);
     us_py_acquire(call);
     if (!cache) {
         us_py_raise(self->state, &error, NULL);
@@ -227,6 +228,23 @@ PyObject *us_py_allocator_create_cache(PyObject *op, PyObject *args)
     return handle;
 }
 
+PyObject *us_py_allocator_named(PyObject *op, PyObject *name_object)
+{
+    Allocator *self = (Allocator *)op;
+    struct us_py_call call;
+    unsigned id;
+    const char *name = PyUnicode_AsUTF8(name_object);
+    if (!name)
+        return NULL;
+    struct us_allocator *core = us_py_enter_allocator(&call, self);
+    if (!core)
+        return NULL;
+    struct us_cache *cache = us_cache_named(core, name, &id);
+    PyObject *handle = cache ? us_py_cache_handle(self, cache, id) : NULL;
+    us_py_leave(&call);
+    return handle || PyErr_Occurred() ? handle : Py_NewRef(Py_None);
+}
+
 struct listed {
     struct us_cache *cache;
     unsigned id;
@@ -245,7 +263,7 @@ static struct listed *list_caches(struct us_allocator *core, size_t *n)
     }
     us_flight_enter(core->machine, &flight);
     for (struct us_cache *c = core->caches; c && *n < room; c = c->next)
-        all[(*n)++] = (struct listed){c, c->id};
+        all[(*n)++] = (struct listed){c, us_cache_number(c)};
     us_flight_leave(&flight);
     return all;
 }

@@ -216,11 +216,13 @@ PyObject *us_py_cache_account(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_snapshot(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_validate(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_live(PyObject *self, PyObject *unused);
+PyObject *us_py_cache_names(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_tunables(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_tunable_get(PyObject *self, PyObject *name);
 PyObject *us_py_cache_tunable_set(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *us_py_allocator_create_cache(PyObject *op, PyObject *args);
 PyObject *us_py_allocator_caches(PyObject *op, PyObject *unused);
+PyObject *us_py_allocator_named(PyObject *op, PyObject *name);
 PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                                   PyObject *kwnames);
 PyObject *us_py_allocator_krealloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,

@@ -72,6 +72,25 @@ PyObject *us_py_cache_account(PyObject *op, PyObject *unused)
     return account_dict(&account);
 }
 
+PyObject *us_py_cache_names(PyObject *op, PyObject *unused)
+{
+    struct us_py_call call;
+    (void)unused;
+    struct us_cache *core = us_py_enter_cache(&call, (Cache *)op);
+    if (!core)
+        return NULL;
+    const size_t room = us_cache_names(core, NULL, 0) + 16; /* some more may come meanwhile */
+    char (*names)[US_NAME_MAX] = PyMem_Calloc(room, sizeof *names);
+    size_t n = names ? us_cache_names(core, names, room) : 0;
+    us_py_leave(&call);
+    PyObject *list = names ? PyList_New(0) : PyErr_NoMemory();
+    for (size_t i = 0; list && i < n && i < room; i++)
+        if (!append(list, PyUnicode_DecodeUTF8(names[i], (Py_ssize_t)strlen(names[i]), "replace")))
+            Py_CLEAR(list);
+    PyMem_Free(names);
+    return list;
+}
+
 PyObject *us_py_allocator_account(PyObject *op, PyObject *unused)
 {
     struct us_py_call call;

@@ -96,7 +96,15 @@ def _concrete(cls: type[Allocator], base: type[Allocator]) -> type[Allocator]:
 
 
 class CPU(NamedTuple):
-    """One CPU of an allocator's machine, as :attr:`Allocator.cpus` lists them."""
+    """One CPU of an allocator's machine, as :attr:`Allocator.cpus` lists them.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
+    ...     alloc.cpus[1].online
+    True
+    """
 
     number: int
     node: int
@@ -108,11 +116,6 @@ class Reaper:
     """A running reaper; ``stop()`` it, or use it as a context manager.
 
     An allocator has one: starting another ends it. Each handle stops its own reaper only.
-
-    Attributes
-    ----------
-    running : bool
-        False once it was stopped, or ended by another one or with its allocator.
 
     Examples
     --------
@@ -129,16 +132,15 @@ class Reaper:
 
     @property
     def running(self) -> bool:
-        """True until it is stopped, another one is started or the allocator is closed.
+        """False once it was stopped, or ended by another one or with its allocator.
 
         Examples
         --------
         >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     reaper = alloc.reaper("1 s")
-        ...     before = reaper.running
-        >>> before, reaper.running
-        (True, False)
+        >>> with us.Allocator() as alloc, alloc.reaper("1 s") as first:
+        ...     second = alloc.reaper("2 s")
+        ...     first.running, second.running
+        (False, True)
         """
         allocator = self._allocator
         if allocator is None or allocator.closed:
@@ -187,6 +189,9 @@ class Allocator:
         Nodes and cache domains to lay over the CPUs of this machine.
     debug : str, optional
         ``"F"``: every misuse is found at the call.
+    merge : bool
+        A cache that would be just like an older one becomes another name for that, by SLUB's
+        rules: see :meth:`create_cache`.
     seed : int
         Of all chance.
     address_range : int or str, optional
@@ -237,6 +242,7 @@ class Allocator:
         def _create(cls, *args: Any) -> Self: ...
         def _create_cache(self, *args: Any) -> Cache: ...
         def _caches(self) -> list[Cache]: ...
+        def _named(self, name: str, /) -> Cache | None: ...
         def _advance(self, nanoseconds: int, /) -> int: ...
         def _reaper_start(self, nanoseconds: int, /) -> int: ...
         def _reaper_stop(self, number: int, /) -> int: ...
@@ -260,6 +266,7 @@ class Allocator:
         machine: Machine | None = None,
         topology: Topology | None = None,
         debug: str | None = None,
+        merge: bool = False,
         seed: int = 0,
         address_range: int | str | None = None,
         purge_delay: float | str = "1 s",
@@ -292,6 +299,7 @@ class Allocator:
             0 if machine is None else machine.page_size,
             _debug_f(debug),
             seed,
+            bool(merge),
             texts(rows, tunables),
         )
         return allocator
@@ -368,6 +376,13 @@ class Allocator:
     ) -> Cache:
         """Make a cache.
 
+        Of an allocator with ``merge=True`` it may be another name for an older cache
+        (:attr:`Cache.aliases`). The two then share slabs, queues, tunables, counters and accounts,
+        and their objects are as large as the larger of both asks. That is so when the rounded size
+        fits the older one's stride with less than 8 bytes to spare, the stride is a multiple of
+        the alignment, ``reclaim_account``, ``account``, ``lowmem`` and ``mem_spread`` agree, and
+        neither has a constructor, ``debug`` or tunables of its own. The newest such cache serves.
+
         Parameters
         ----------
         name : str
@@ -431,7 +446,10 @@ class Allocator:
 
     @property
     def caches(self) -> dict[str, Cache]:
-        """All caches by name: general ones (``kmalloc-*``) and created ones, oldest first."""
+        """All caches by name: general ones (``kmalloc-*``) and created ones, oldest first.
+
+        One that has several names (``merge=True``) is here once, by its oldest.
+        """
         return {cache.name: cache for cache in self._caches()}
 
     def cache(self, name: str) -> Cache:
@@ -444,10 +462,10 @@ class Allocator:
         ...     alloc.cache("kmalloc-64").size
         64
         """
-        caches = self.caches
-        if name not in caches:
-            raise unknown_name("cache", name, caches)
-        return caches[name]
+        found = self._named(name) if isinstance(name, str) else None
+        if found is None:
+            raise unknown_name("cache", name, self.caches)
+        return found
 
     # ---- general allocations ----------------------------------------------------------------
 
@@ -633,7 +651,16 @@ class Allocator:
 
     @property
     def online_cpus(self) -> tuple[int, ...]:
-        """Numbers of the CPUs that are in use: all, but for those taken offline."""
+        """Numbers of the CPUs that are in use: all, but for those taken offline.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 3)) as alloc:
+        ...     alloc.offline_cpu(1)
+        ...     alloc.online_cpus
+        (0, 2)
+        """
         return tuple(cpu for cpu, online in enumerate(self._online()) if online)
 
     def offline_cpu(self, cpu: int) -> None:

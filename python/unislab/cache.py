@@ -153,6 +153,7 @@ class Cache:
         def _snapshot(self) -> tuple[list[_SlabRow], list[_QueueRow]]: ...
         def _validate(self) -> _ValidationRow: ...
         def _live(self) -> Any: ...
+        def _names(self) -> list[str]: ...
         def _tunables(self) -> list[_TunableRow]: ...
         def _tunable_get(self, name: str, /) -> tuple[int, str | None]: ...
         def _tunable_set(self, name: str, text: str, /) -> None: ...
@@ -308,6 +309,26 @@ class Cache:
     # ---- the cache as a whole ---------------------------------------------------------------
 
     @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names of the cache, oldest first: empty without ``Allocator(merge=True)``.
+
+        Each name has a handle of its own. :meth:`destroy` gives up the handle's name, and the cache
+        ends with the last one. Until then objects may be freed by any of them.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(merge=True) as alloc:
+        ...     pair, point = alloc.create_cache("pair", 216), alloc.create_cache("point", 210)
+        ...     pair.aliases, point.aliases, point.size
+        ...     pair.destroy()
+        ...     alloc.cache("point").aliases
+        (('point',), ('pair',), 216)
+        ()
+        """
+        return tuple(name for name in self._names() if name != self.name)
+
+    @property
     def policy(self) -> str:
         """Name of the policy."""
         return self.allocator.policy
@@ -341,6 +362,8 @@ class Cache:
 
     def stats(self, exact: bool = False) -> Stats:
         """A frozen snapshot of the counters: the common ones, then the policy's own.
+
+        Caches that were merged (:attr:`aliases`) share one set of counters.
 
         Parameters
         ----------
@@ -496,6 +519,9 @@ class Cache:
 
     def destroy(self, force: bool = False) -> None:
         """End the cache.
+
+        One of several names of a cache (:attr:`aliases`) is only given up, whatever is live; its
+        owned objects can no longer be used and stay live in the cache.
 
         Parameters
         ----------

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from unislab.allocator import Allocator
     from unislab.cache import Cache
 
-_Row = tuple[str, int, int, int, int, int, int, int, int, int, int, int]
+_Row = tuple[str, int, int, int, int, int, int, int, int, int, int, int, str]
 
 __all__ = ["COLUMNS", "slabinfo_frame", "slabinfo_text"]
 
-#: Columns in the order of ``/proc/slabinfo``.
+#: Columns in the order of ``/proc/slabinfo``; then what a cache is called beside its name.
 COLUMNS = [
     "name",
     "active_objs",
@@ -28,6 +28,7 @@ COLUMNS = [
     "active_slabs",
     "num_slabs",
     "sharedavail",
+    "aliases",
 ]
 
 
@@ -64,6 +65,7 @@ def _row(cache: Cache) -> _Row:
         active_slabs,
         len(slabs),
         shared,
+        ", ".join(cache.aliases),
     )
 
 
@@ -108,7 +110,7 @@ def slabinfo_text(allocator: Allocator) -> str:
     ]
     for row in _rows(allocator):
         name, active, total, size, per_slab, pages = row[:6]
-        limit, batch, factor, active_slabs, slabs, shared = row[6:]
+        limit, batch, factor, active_slabs, slabs, shared = row[6:12]
         lines.append(
             f"{name:<17} {active:>6} {total:>6} {size:>6} {per_slab:>4} {pages:>4}"
             f" : tunables {limit:>4} {batch:>4} {factor:>4}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import os
 import re
 import subprocess
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,24 +45,99 @@ def cases() -> list[object]:
     return found
 
 
-@functools.cache
-def build(program: str, machine: str, level: str) -> Path:
-    """Build one program (the core only once) and return its path; fail with what make printed."""
-    flags = declared(FOLDER / f"{program}.c", "flags", "")
-    differs = [] if level == "O2" else [level]
-    differs += [part for part in SANITIZER.split(",") if part]
-    differs += [re.sub(r"\W+", "-", flag).strip("-") for flag in flags]
-    folder = FOLDER.parents[1] / "build" / "-".join(["ctest", *differs])
-    folder.mkdir(parents=True, exist_ok=True)
-    make = ["flock", str(folder / ".lock"), "make", "-s", "-C", str(FOLDER)]
-    make += [f"-j{os.environ.get('UNISLAB_JOBS') or os.cpu_count()}", f"BUILD={folder}"]
-    make += [f"OPT={level}", f"SAN={SANITIZER}", f"DEFS={' '.join(flags)}"]
-    target = folder / machine / program
-    done = subprocess.run([*make, str(target)], capture_output=True, text=True, env=environment())
-    if done.returncode:
-        printed = done.stdout + done.stderr
-        pytest.fail(f"{program} for {machine} does not build:\n{printed}", pytrace=False)
-    return target
+class Case(NamedTuple):
+    """A program on a machine, at an optimisation level, in a mode of the per-CPU queues."""
+
+    program: str
+    machine: str
+    level: str
+    mode: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it is built: one core for all that agree in level and flags."""
+        differs = [] if self.level == "O2" else [self.level]
+        differs += [part for part in SANITIZER.split(",") if part]
+        differs += [re.sub(r"\W+", "-", flag).strip("-") for flag in self.flags]
+        return FOLDER.parents[1] / "build" / "-".join(["ctest", *differs])
+
+    @property
+    def flags(self) -> list[str]:
+        return declared(FOLDER / f"{self.program}.c", "flags", "")
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.machine / self.program
+
+
+class Runs:
+    """All programs that were asked for, built together and run as many at a time as there are CPUs.
+
+    One make for each folder compiles on every CPU, where one for each program would leave most of
+    them idle.  A program runs while the results of others are awaited.
+    """
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        jobs = int(os.environ.get("UNISLAB_JOBS") or os.cpu_count() or 1)
+        self._jobs = jobs
+        self._pool = ThreadPoolExecutor(jobs)
+        self._built: dict[Path, str] = {}
+        cases = sorted(cases, key=lambda case: case.folder)
+        for folder, group in itertools.groupby(cases, key=lambda case: case.folder):
+            self._built[folder] = self._build(folder, list(group))
+        self._done = {case: self._pool.submit(self._run, case) for case in cases}
+
+    def _build(self, folder: Path, cases: list[Case]) -> str:
+        """Build what a folder holds; returns what make printed when it failed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        make = ["flock", str(folder / ".lock"), "make", "-s", "-k", "-C", str(FOLDER)]
+        make += [f"-j{self._jobs}", f"BUILD={folder}", f"OPT={cases[0].level}", f"SAN={SANITIZER}"]
+        make += [f"DEFS={' '.join(cases[0].flags)}", *sorted({str(case.path) for case in cases})]
+        done = subprocess.run(make, capture_output=True, text=True, env=environment())
+        return done.stdout + done.stderr if done.returncode else ""
+
+    def _run(self, case: Case) -> subprocess.CompletedProcess[str]:
+        rseq = {"rseq": {"UNISLAB_RSEQ": "1"}, "fallback": {"UNISLAB_RSEQ": "0"}}
+        return subprocess.run(
+            [case.path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=240,
+            env=environment(**rseq.get(case.mode, {})),
+        )
+
+    def result(self, case: Case) -> subprocess.CompletedProcess[str]:
+        """What became of the program; fails with what make printed when it was not built."""
+        printed = self._built[case.folder]
+        if printed and not up_to_date(case):
+            name = f"{case.program} for {case.machine}"
+            pytest.fail(f"{name} does not build:\n{printed}", pytrace=False)
+        return self._done[case].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def up_to_date(case: Case) -> bool:
+    """A build of others failed; was this program made all the same?"""
+    make = ["make", "-q", "-C", str(FOLDER), f"BUILD={case.folder}", f"OPT={case.level}"]
+    make += [f"SAN={SANITIZER}", f"DEFS={' '.join(case.flags)}", str(case.path)]
+    return subprocess.run(make, capture_output=True, env=environment()).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
+    """The programs of the tests that were chosen."""
+    wanted = [
+        Case(*(item.callspec.params[name] for name in Case._fields))
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    made = Runs(dict.fromkeys(wanted))
+    yield made
+    made.close()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -70,19 +148,11 @@ def environment(**more: str) -> dict[str, str]:
     return ours | more
 
 
+@pytest.mark.timeout(900)  # the first one waits until all are built
 @pytest.mark.parametrize(("program", "machine", "level", "mode"), cases())
-def test_c_program(program: str, machine: str, level: str, mode: str) -> None:
+def test_c_program(runs: Runs, program: str, machine: str, level: str, mode: str) -> None:
     """The program's checks all hold; it says itself which did not."""
-    rseq = {"rseq": {"UNISLAB_RSEQ": "1"}, "fallback": {"UNISLAB_RSEQ": "0"}}.get(mode, {})
-    done = subprocess.run(
-        [build(program, machine, level)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=240,
-        env=environment(**rseq),
-    )
+    done = runs.result(Case(program, machine, level, mode))
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip().splitlines()[-1])
     if done.returncode:

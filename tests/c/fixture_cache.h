@@ -8,10 +8,16 @@
 #include "cache/cache.h"
 #include "check.h"
 
-static const char *const fixture_policies[] = {"unified", "slub"};
-#define FOR_EACH_POLICY(name)                             \
-    for (unsigned name##_i = 0; name##_i < 2; name##_i++) \
-        for (const char *name = fixture_policies[name##_i]; name; name = NULL)
+/* Every registered policy, or the one that UNISLAB_TEST_POLICY names: for who looks for a fault. */
+static inline bool fixture_wants(const char *policy)
+{
+    const char *only = getenv("UNISLAB_TEST_POLICY");
+
+    return !only || strcmp(only, policy) == 0;
+}
+#define FOR_EACH_POLICY(var)                                     \
+    for (unsigned var##_i = 0; us_policy_at(var##_i); var##_i++) \
+        for (const char *var = us_policy_at(var##_i)->name; var && fixture_wants(var); var = NULL)
 
 /* Two nodes of two CPUs each, one cache domain a node. Natively more CPUs fold on these. */
 static const unsigned fixture_cpu_node[] = {0, 0, 1, 1};

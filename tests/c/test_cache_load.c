@@ -87,6 +87,10 @@ static void disturb(struct us_cache *c, unsigned round)
         CHECK_EQ(us_tunable_set(c, "cpu_queue_size", sizes[round % 4], NULL), US_OK);
     us_allocator_expire(a, US_ANY_NODE);
     us_cache_shrink(c);
+    if (c->machine->ncpus > 1 && round % 2 == 0)
+        CHECK_EQ(us_allocator_offline_cpu(a, round / 2 % 2, NULL), US_OK);
+    else if (c->machine->ncpus > 1)
+        CHECK_EQ(us_allocator_online_cpu(a, round / 2 % 2, NULL), US_OK);
     REQUIRE(us_cache_validate(c, &v, NULL) == US_OK);
     if (v.errors)
         fprintf(stderr, "%s\n", v.text);

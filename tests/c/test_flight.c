@@ -1,5 +1,6 @@
 /* Slow paths in flight and the gate: who waits for whom, who never waits, and what a fork leaves.
  */
+// needs: machine
 // machines: native
 #include <pthread.h>
 #include <sched.h>

@@ -52,7 +52,8 @@ static void use_in_child(struct us_allocator *a, struct us_cache *c, void *kept)
     REQUIRE(us_cache_validate(c, &v, NULL) == US_OK);
     CHECK_EQ(v.errors, 0);
     us_validation_free(&v);
-    CHECK_EQ(us_tunable_set(c, "min_partial", "7", NULL), US_OK);
+    if (us_tunable_find(c->policy, "min_partial", NULL))
+        CHECK_EQ(us_tunable_set(c, "min_partial", "7", NULL), US_OK);
     us_allocator_shrink(a);
     /* Threads of the parent held objects that nobody can free here. */
     CHECK_EQ(us_allocator_destroy(a, true, NULL), US_OK);
@@ -92,54 +93,72 @@ static void fork_while_threads_work(void)
     }
 }
 
+enum { MOST = 60 };
+
+/* One of every policy. */
+static unsigned open_all(struct us_allocator **a, struct us_cache **c)
+{
+    unsigned n = 0;
+
+    for (; n < MOST && us_policy_at(n); n++) {
+        a[n] = fixture_open(us_policy_at(n)->name, NULL, 0, false);
+        c[n] = fixture_cache(a[n], "test", 64, 0);
+    }
+    return n;
+}
+
+static void use(struct us_cache **c, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        us_cache_free(c[i], us_cache_alloc(c[i]));
+}
+
 static void several_allocators_and_grandchildren(void)
 {
-    struct us_allocator *a = fixture_open("unified", NULL, 0, false);
-    struct us_allocator *b = fixture_open("slub", NULL, 0, false);
-    struct us_cache *c = fixture_cache(a, "a", 64, 0), *d = fixture_cache(b, "b", 64, 0);
+    struct us_allocator *a[MOST];
+    struct us_cache *c[MOST];
+    const unsigned n = open_all(a, c);
     pid_t child = fork();
 
     if (child == 0) {
         pid_t grandchild = fork();
 
-        alarm(30);
+        alarm(60);
         if (grandchild == 0) {
-            us_cache_free(c, us_cache_alloc(c));
-            us_cache_free(d, us_cache_alloc(d));
-            fixture_close(b);
-            fixture_close(a);
+            use(c, n);
+            for (unsigned i = n; i > 0; i--)
+                fixture_close(a[i - 1]);
             _exit(check_result() ? 1 : 0);
         }
         CHECK_EQ(wait_for(grandchild), 0);
-        us_cache_free(d, us_cache_alloc(d));
-        fixture_close(a);
-        fixture_close(b);
+        use(c, n);
+        for (unsigned i = 0; i < n; i++)
+            fixture_close(a[i]);
         _exit(check_result() ? 1 : 0);
     }
     CHECK_EQ(wait_for(child), 0);
-    us_cache_free(c, us_cache_alloc(c));
-    fixture_close(a);
-    fixture_close(b);
+    use(c, n);
+    for (unsigned i = 0; i < n; i++)
+        fixture_close(a[i]);
 }
 
 /* The one who forks holds the config lock of each. */
 static void many_allocators(void)
 {
-    enum { MANY = 60 };
-    struct us_allocator *a[MANY];
+    struct us_allocator *a[MOST];
     pid_t child;
 
-    for (unsigned i = 0; i < MANY; i++)
+    for (unsigned i = 0; i < MOST; i++)
         a[i] = fixture_open(us_policy_at(i % 2)->name, NULL, 0, false);
     child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        for (unsigned i = 0; i < MANY; i++)
+        for (unsigned i = 0; i < MOST; i++)
             us_kfree(a[i], us_kmalloc(a[i], 100, 0, US_ANY_NODE));
         _exit(check_result() ? 1 : 0);
     }
     CHECK_EQ(wait_for(child), 0);
-    for (unsigned i = 0; i < MANY; i++)
+    for (unsigned i = 0; i < MOST; i++)
         fixture_close(a[i]);
 }
 

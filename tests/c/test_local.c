@@ -1,5 +1,6 @@
 /* A cache's local queues through the run-time forms: in the mode of the machine (rseq, slot locks
  * or model) and in CONTROL mode, on one CPU at a time. test_hammer.c has the threads. */
+// needs: machine
 // levels: O1 O2 O3
 #include "local_subject.h"
 

@@ -1,5 +1,6 @@
 /* Threads on too few CPUs pop, push, drain and refill while others close and reopen; at the end
  * every object is somewhere once, and the counts say exactly what was done. */
+// needs: machine
 // machines: native
 #include <pthread.h>
 #include <sched.h>

@@ -3,6 +3,7 @@
  *
  * The handler of a trap that a sequence runs into works on the same region, so what the sequence
  * had read is out of date when it goes on: the outcome must be that of both in order. */
+// needs: machine
 // machines: native
 // flags: -DUS_TESTING
 #define _GNU_SOURCE

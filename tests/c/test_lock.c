@@ -1,4 +1,5 @@
 /* Sleeping locks and byte locks: exclusion, counts, and the order of classes. */
+// needs: machine
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>

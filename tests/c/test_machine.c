@@ -1,4 +1,5 @@
 /* The machine itself: nodes and domains, the current CPU, clock, chance, memory of the system. */
+// needs: machine
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

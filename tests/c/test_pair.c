@@ -1,6 +1,7 @@
 /* Every restartable sequence against its plain C form: same results, and regions equal to the byte.
  * Every branch is taken at each level of optimisation: closed, empty, full, foreign, wrap, moved.
  */
+// needs: machine
 // machines: native
 // levels: O1 O2 O3
 #include <pthread.h>

@@ -1,8 +1,8 @@
 // machines: both
 /* Everything at once: more threads than CPUs allocate, free each other's objects, in bulk and in
- * signal handlers, while queues are resized, aged and shrunk, statistics read, caches validated,
- * made and destroyed, pages and metadata refused, and the process forks. At the end the books
- * balance, nothing is live and every page has gone back.
+ * signal handlers, while queues are resized, aged and shrunk, CPUs come and go, statistics read,
+ * caches validated, made and destroyed, pages and metadata refused, and the process forks. At the
+ * end the books balance, nothing is live and every page has gone back.
  *
  * Arguments: milliseconds of each scene, seed. On the modelled machine one thread does it all, on
  * one CPU after the other. */
@@ -17,7 +17,7 @@
 
 enum { WORKERS = 5, NCACHES = 6, SLOTS = 96, BULK = 60, PATTERN = 48 };
 
-static unsigned scene_ms = 300;
+static unsigned scene_ms; /* 300 for two policies, and never less than 80 */
 static uint64_t first_seed = 1;
 
 struct random {
@@ -147,30 +147,60 @@ static void step(struct random *r)
 /* ---- disturbance ------------------------------------------------------------------------------
  */
 
+/* Any tunable of the policy that a live cache takes, at one of its texts, at a limit, at its
+ * default or in between. */
+static void retune(struct random *r)
+{
+    const struct us_policy *p = allocator->policy;
+    const struct us_tunable *t = p->ntunables ? &p->tunables[draw(r, p->ntunables)] : NULL;
+    const struct us_choice *choice = t ? t->choices : NULL;
+    int64_t most, value[4];
+    char text[24];
+
+    if (!t || (t->flags & (US_T_READONLY | US_T_CREATE)))
+        return;
+    most = t->max - t->min < 4000 ? t->max : t->min + 4000;
+    value[0] = t->min;
+    value[1] = most;
+    value[2] = t->def;
+    value[3] = t->min + (int64_t)draw(r, (unsigned)(most - t->min) + 1);
+    snprintf(text, sizeof(text), "%lld", (long long)value[draw(r, 4)]);
+    if (choice && draw(r, 2))
+        for (unsigned n = draw(r, 3); n > 0 && choice[1].text; n--)
+            choice++;
+    else
+        choice = NULL;
+    /* Refused for want of memory, or because another tunable stands against it: both right. */
+    (void)us_tunable_set(caches[draw(r, NCACHES)], t->name, choice ? choice->text : text, NULL);
+}
+
+/* Sizes that move objects about more than chance would. */
 static void resize(struct random *r)
 {
     static const char *const unified[][2] = {
         {"cpu_queue_size", "6"},    {"cpu_queue_size", "300"},
         {"shared_queue_size", "0"}, {"shared_queue_size", "900"},
         {"alien_queue_size", "0"},  {"alien_queue_size", "60"},
-        {"batch_size", "4"},        {"min_partial", "5"},
-        {"queue_budget", "20000"},  {"queue_budget", "0"},
-        {"eager_refill", "1"},      {"eager_refill", "0"},
-        {"sorted_drain", "0"},      {"sorted_drain", "1"},
-        {"empty_to_tail", "0"},     {"expire", "-1"},
+        {"batch_size", "4"},        {"queue_budget", "20000"},
+        {"queue_budget", "0"},      {"expire", "-1"},
     };
-    static const char *const slub[][2] = {
-        {"order", "0"},       {"order", "3"},
-        {"min_partial", "5"}, {"remote_node_defrag_ratio", "0"},
-        {"prefetch", "1"},    {"prefetch", "0"},
-        {"min_partial", "9"}, {"remote_node_defrag_ratio", "100"},
-    };
-    const bool is_slub = strcmp(allocator->policy->name, "slub") == 0;
-    const char *const *pair = is_slub ? slub[draw(r, sizeof(slub) / sizeof(slub[0]))]
-                                      : unified[draw(r, sizeof(unified) / sizeof(unified[0]))];
+    const char *const *pair = unified[draw(r, sizeof(unified) / sizeof(unified[0]))];
 
-    /* Refused for want of memory, or because another queue's size stands against it: both right. */
-    (void)us_tunable_set(caches[draw(r, NCACHES)], pair[0], pair[1], NULL);
+    if (strcmp(allocator->policy->name, "unified") == 0 && draw(r, 2))
+        (void)us_tunable_set(caches[draw(r, NCACHES)], pair[0], pair[1], NULL);
+    else
+        retune(r);
+}
+
+/* One of the CPUs goes, or comes back; threads stay where they are. */
+static void plug(struct random *r)
+{
+    const unsigned cpu = draw(r, allocator->machine->ncpus);
+
+    if (!us_allocator_cpu_online(allocator, cpu))
+        CHECK_EQ(us_allocator_online_cpu(allocator, cpu, NULL), US_OK);
+    else /* refused for the last one */
+        (void)us_allocator_offline_cpu(allocator, cpu, NULL);
 }
 
 static void check_cache(struct us_cache *c)
@@ -266,7 +296,7 @@ static void disturb(struct random *r)
     struct us_snapshot snapshot;
     uint64_t address[4], fast;
 
-    switch (draw(r, 18)) {
+    switch (draw(r, 20)) {
     case 0:
     case 1:
     case 2:
@@ -317,6 +347,10 @@ static void disturb(struct random *r)
     case 16:
         if (draw(r, 4) == 0)
             fork_now(r);
+        break;
+    case 17:
+    case 18:
+        plug(r);
         break;
     default:
         fast = fixture_stat(c, "alloc_fast");
@@ -483,11 +517,16 @@ static void on_two_nodes_with_debug(void)
 
 int main(int argc, char **argv)
 {
+    unsigned policies = 0;
+
+    while (us_policy_at(policies))
+        policies++;
+    scene_ms = 600 / policies > 80 ? 600 / policies : 80;
     if (argc > 1)
         scene_ms = (unsigned)strtoul(argv[1], NULL, 0);
     if (argc > 2)
         first_seed = strtoull(argv[2], NULL, 0);
-    alarm(120 + 10 * scene_ms / 1000);
+    alarm(180 + 5 * policies * scene_ms / 1000);
 #ifndef US_MODEL
     REQUIRE(signal(SIGUSR1, on_signal) != SIG_ERR);
 #endif

@@ -13,12 +13,20 @@ opened
 scene
     ``scene(size, nodes=..., ...)`` sets a cache of Unified on a scripted machine (rules/scene.py);
     what was done and where everything is gets printed when the test fails.
+
+Policies
+--------
+Every test that takes a policy runs over ``unified`` and ``slub`` in all its combinations. For every
+other policy `make test` runs those marked ``every_policy``, each in one of its combinations of
+machine and debug, which the names of test and policy choose; the rest of the product is marked
+``slow`` and left to `make test-all`.  ``pytest -m '' -k NAME`` is the whole product of one policy.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,6 +146,34 @@ def registered() -> list[str]:
         return list(unislab.policies())
     except (ImportError, AttributeError):
         return ["unified", "slub"]
+
+
+#: What every combination of every test runs over.
+WHOLE = ("unified", "slub")
+#: Values of the fixtures of these names, among which the core of the other policies chooses.
+MODES = {"kind": ["native", "model"], "debug": [None, "F"]}
+
+
+def in_core(item: pytest.Item, params: dict[str, Any]) -> bool:
+    """Is this the combination in which the test is run for a policy that is not of WHOLE?"""
+    if item.get_closest_marker("every_policy") is None:
+        return False
+    drawn = zlib.crc32(f"{item.name.partition('[')[0]} {params['policy']}".encode())
+    for name, values in MODES.items():
+        if name in params and params[name] != values[drawn % len(values)]:
+            return False
+        drawn //= len(values)
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most of the product of policies and tests to `make test-all`."""
+    others = set(registered()) - set(WHOLE)
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if params.get("policy") in others and not in_core(item, params):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=registered())

@@ -15,6 +15,8 @@ from rules.names import ALLOCS, FREES, general_sizes
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 

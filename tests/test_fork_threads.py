@@ -22,6 +22,8 @@ from rules.machines import CPUS, declared
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 

@@ -15,6 +15,8 @@ from rules.names import ALLOCS
 import unislab as us
 from unislab import ops
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 

@@ -10,6 +10,8 @@ from rules.names import general_sizes
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 # Both sizes are of kmalloc-128 (97 to 128 bytes), or of as many pages.

@@ -16,6 +16,8 @@ from rules.machines import place
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 # No general cache has these strides, so that the caches of a test meet only each other.

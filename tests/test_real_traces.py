@@ -13,7 +13,10 @@ from rules.names import ALLOCS, FREES
 import unislab as us
 
 # Two CPUs recorded the traces; where there is one, they fold, and a run says so.
-pytestmark = pytest.mark.filterwarnings("ignore:.*CPU:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*CPU:UserWarning"),
+    pytest.mark.every_policy,
+]
 
 NAMES = ["hackbench", "tcp_rr", "fork", "files", "bursts"]
 

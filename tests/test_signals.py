@@ -19,6 +19,8 @@ from rules.books import balance_all
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 Make = Callable[..., us.Allocator]
 
 

@@ -15,6 +15,8 @@ from rules.machines import CPUS, place
 
 import unislab as us
 
+pytestmark = pytest.mark.every_policy
+
 SIZES = [24, 64, 700]
 cpus = st.integers(0, 1)
 which = st.integers(0, len(SIZES) - 1)

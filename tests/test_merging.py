@@ -247,6 +247,28 @@ def test_closing_ends_every_handle(merging: us.Allocator) -> None:
     assert not b.alive
 
 
+def test_names_come_and_go_in_threads(make: Make, policy: str) -> None:
+    """Each thread has a name of its own for what is one cache now and then."""
+    from rules.crowd import Crowd
+
+    alloc = make(policy, merge=True)
+    count = len(alloc.caches)
+
+    def step(number: int) -> None:
+        cache = made(alloc, f"of thread {number}")
+        address = cache.alloc_address()
+        assert address in cache.live().tolist()
+        cache.free(address)
+        assert cache.name not in cache.aliases
+        cache.destroy()
+
+    with Crowd(3, step):
+        for _ in range(30):
+            alloc.slabinfo()
+            assert len(alloc.caches) <= count + 1
+    assert len(alloc.caches) == count
+
+
 def test_a_workload_runs_on_merged_caches(make: Make, policy: str) -> None:
     from unislab import ops
 

@@ -63,8 +63,15 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.live: list[dict[int, bytes]] = [{} for _ in SIZES]
         self.blocks: dict[int, int] = {}
 
+    def number(self, cpu: int) -> int:
+        """The machine's number for one of the two CPUs."""
+        return CPUS[cpu % len(CPUS)] if self.kind == "native" else cpu
+
     def on(self, cpu: int) -> Any:
-        return self.alloc.on_cpu(CPUS[cpu % len(CPUS)] if self.kind == "native" else cpu)
+        """On that CPU, or on the other one while it is offline."""
+        number = self.number(cpu)
+        online = self.alloc.cpus[number].online
+        return self.alloc.on_cpu(number if online else self.number(cpu + 1 & 1))
 
     def remember(self, i: int, addresses: list[int], seed: int) -> None:
         rng = random.Random(seed)
@@ -161,6 +168,15 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 1, 10]))
     def advance(self, seconds: float) -> None:
         self.alloc.advance(seconds)
+
+    @rule(cpu=cpus)
+    def plug(self, cpu: int) -> None:
+        """It comes back, or goes unless it is the only one of the two."""
+        number, other = self.number(cpu), self.number(cpu + 1 & 1)
+        if number not in self.alloc.online_cpus:
+            self.alloc.online_cpu(number)
+        elif number != other and other in self.alloc.online_cpus:
+            self.alloc.offline_cpu(number)
 
     @rule(i=which)
     def remake(self, i: int) -> None:

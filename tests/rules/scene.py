@@ -54,6 +54,18 @@ class Scene:
             for address in todo:
                 self.cache.free(address)
 
+    def take_slabs(self, n: int, cpu: int = 0) -> list[list[int]]:
+        """Allocate all objects of n fresh slabs of 64; the objects of each, ascending.
+
+        For queues of Unified's default size: 16 + 48 from the first slab, 60 + 4 from each other (a
+        refill gives what the partial slab has), so that queue and partial list end empty.
+        """
+        taken = self.alloc(cpu, n * 64)
+        assert self.cpu(cpu) == []
+        assert self.partial(self.cache.allocator.topology.cpu_node[cpu]) == []
+        self.delta()
+        return [taken[i * 64 : i * 64 + 64] for i in range(n)]
+
     def flush(self) -> None:
         """Empty all queues into slabs."""
         self.steps.append("flush")

@@ -33,8 +33,14 @@
 static void *closed_region(const struct us_local *l)
 {
     /* Nobody writes to a region with neither room nor content. */
-    return l->kind == US_REGION_RING ? (void *)(uintptr_t)&us_closed_ring
-                                     : (void *)(uintptr_t)&us_closed_words;
+    switch (l->kind) {
+    case US_REGION_RING:
+        return (void *)(uintptr_t)&us_closed_ring;
+    case US_REGION_SHEAVES:
+        return (void *)(uintptr_t)&us_closed_sheaves;
+    default:
+        return (void *)(uintptr_t)&us_closed_words;
+    }
 }
 
 static void *entry(const struct us_local *l, unsigned cpu)
@@ -514,6 +520,123 @@ enum us_local_result us_local_counted_push(struct us_local *l, struct us_flight 
     return result(done);
 }
 
+/* ---- sheaves ------------------------------------------------------------------------------------
+ */
+
+enum us_local_result us_local_main_pop(struct us_local *l, struct us_flight *f, void **out)
+{
+    struct hold h;
+    bool done;
+
+    IN_SEQUENCE(l, us_rseq_main_pop(l, out));
+    if (!hold(l, f, &h))
+        return US_LOCAL_MISS;
+    done = us_main_pop_c(h.region, out);
+    let_go(l, f, &h);
+    return result(done);
+}
+
+enum us_local_result us_local_main_push(struct us_local *l, struct us_flight *f, void *object)
+{
+    struct hold h;
+    bool done;
+
+    IN_SEQUENCE(l, us_rseq_main_push(l, object));
+    if (!hold(l, f, &h))
+        return US_LOCAL_MISS;
+    done = us_main_push_c(h.region, object);
+    let_go(l, f, &h);
+    return result(done);
+}
+
+unsigned us_local_main_take(struct us_local *l, void **out, unsigned n)
+{
+    struct hold h;
+
+    IN_SEQUENCE(l, us_rseq_main_take(l, out, n));
+    if (!hold(l, NULL, &h))
+        return 0;
+    n = us_main_take_c(h.region, out, n);
+    let_go(l, NULL, &h);
+    return n;
+}
+
+unsigned us_local_main_put(struct us_local *l, void *const *in, unsigned n, uint64_t base)
+{
+    struct hold h;
+
+    IN_SEQUENCE(l, us_rseq_main_put(l, in, n, base));
+    if (!hold(l, NULL, &h))
+        return 0;
+    n = us_main_put_c(h.region, in, n, base);
+    let_go(l, NULL, &h);
+    return n;
+}
+
+static bool swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned cpu,
+                 struct us_sheaf *from, struct us_sheaf *to)
+{
+    struct hold h;
+    bool done;
+
+    IN_SEQUENCE(l, us_rseq_swap(l, w, cpu, from, to));
+    if (!hold(l, f, &h))
+        return false;
+    done = h.cpu == cpu && us_sheaves_swap_c(h.region, w, from, to);
+    let_go(l, f, &h);
+    return done;
+}
+
+/* A sheaf's pops begin at 0 when it becomes a CPU's, and are read off it when it no longer is. */
+static void begin_sheaf(struct us_sheaf *s)
+{
+    if (s != NULL)
+        __atomic_store_n(&s->installed, us_sheaf_size(s), __ATOMIC_RELAXED);
+}
+
+static void end_sheaf(struct us_local *l, unsigned cpu, struct us_sheaf *s)
+{
+    uint64_t h, pops;
+
+    if (s == NULL)
+        return;
+    h = us_sheaf_header(s);
+    pops = us_header_pops(h);
+    us_local_harvest(l, cpu, pops, us_header_size(h) + pops - s->installed);
+    us_sheaf_set(s, us_header_size(h));
+}
+
+bool us_local_swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned cpu,
+                   struct us_sheaf *from, struct us_sheaf *to)
+{
+    begin_sheaf(to);
+    if (!swap(l, f, w, cpu, from, to))
+        return false;
+    end_sheaf(l, cpu, from);
+    return true;
+}
+
+bool us_local_swap_closed(struct us_local *l, unsigned w, unsigned cpu, struct us_sheaf *from,
+                          struct us_sheaf *to)
+{
+    begin_sheaf(to);
+    if (!us_sheaves_swap_c(region_of(l, cpu), w, from, to))
+        return false;
+    end_sheaf(l, cpu, from);
+    return true;
+}
+
+struct us_sheaf *us_local_sheaf(const struct us_local *l, unsigned cpu, unsigned w)
+{
+    struct us_words *r = region_of(l, cpu);
+    struct us_sheaf *s;
+
+    if (r == NULL)
+        return NULL;
+    s = __atomic_load_n(&r->sheaf[w], __ATOMIC_ACQUIRE);
+    return s == &us_closed_sheaf ? NULL : s;
+}
+
 /* ---- statistics -------------------------------------------------------------------------------
  */
 
@@ -584,6 +707,20 @@ static bool live_counted(const struct us_words *r, unsigned w, const struct us_l
            __atomic_load_n(&r->installed[w], __ATOMIC_ACQUIRE) == installed;
 }
 
+/* What a CPU's sheaf adds. False when it may no longer be the CPU's. */
+static bool sheaf_counts(const struct us_words *r, unsigned w, uint64_t *pops, uint64_t *pushes)
+{
+    struct us_sheaf *s = __atomic_load_n(&r->sheaf[w], __ATOMIC_ACQUIRE);
+    const uint32_t installed = __atomic_load_n(&s->installed, __ATOMIC_ACQUIRE);
+    const uint64_t h = atomic_load_explicit(&s->header, memory_order_acquire);
+
+    *pops += us_header_pops(h);
+    if (us_header_size(h) + us_header_pops(h) > installed)
+        *pushes += us_header_size(h) + us_header_pops(h) - installed;
+    return __atomic_load_n(&s->installed, __ATOMIC_ACQUIRE) == installed &&
+           __atomic_load_n(&r->sheaf[w], __ATOMIC_ACQUIRE) == s;
+}
+
 /* What a live descriptor adds. False when it changed meanwhile. */
 static bool live_counts(const struct us_local *l, const struct us_words *r, unsigned w,
                         uint64_t *pops, uint64_t *pushes)
@@ -594,6 +731,8 @@ static bool live_counts(const struct us_local *l, const struct us_words *r, unsi
     bool whole;
     void *head;
 
+    if (l->kind == US_REGION_SHEAVES)
+        return sheaf_counts(r, w, pops, pushes);
     if (list == &us_closed_list)
         return true;
     if (l->counted)
@@ -631,8 +770,8 @@ static bool stopped_by_caller(const struct us_local *l)
  * may be what a signal handler interrupted. */
 static enum still keep_still(const struct us_local *l, unsigned cpu)
 {
-    if (stopped_by_caller(l))
-        return STILL;
+    if (l->kind == US_REGION_SHEAVES || stopped_by_caller(l))
+        return STILL; /* a sheaf's header tells all at once */
     if (l->mode == US_MODE_CONTROL)
         return us_lock_try(NULL, &l->machine->cpu[cpu].control) ? CONTROL_HELD : MOVES;
 #ifndef US_MODEL

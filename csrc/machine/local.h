@@ -27,7 +27,7 @@ struct us_moves {
     _Atomic uint64_t shown_pops, shown_pushes; /* statistics lock: never go back */
 } US_ALIGNED(US_LINE);
 
-enum us_region_kind { US_REGION_RING, US_REGION_WORDS };
+enum us_region_kind { US_REGION_RING, US_REGION_WORDS, US_REGION_SHEAVES };
 
 struct us_local {
     void **table;           /* [-2 .. ncpus-1] */
@@ -149,6 +149,26 @@ enum us_local_result us_local_counted_pop(struct us_local *l, struct us_flight *
 enum us_local_result us_local_counted_push(struct us_local *l, struct us_flight *f, unsigned w,
                                            void *object, unsigned *cpu);
 
+/* ---- sheaf regions ----------------------------------------------------------------------- */
+
+/* On the main sheaf of whichever CPU this is; counted as fast pops and pushes. */
+enum us_local_result us_local_main_pop(struct us_local *l, struct us_flight *f, void **out);
+enum us_local_result us_local_main_push(struct us_local *l, struct us_flight *f, void *object);
+/* Up to n hottest as they lie, out[0] the deepest of each part (parts have US_BATCH_MAX at most).
+ */
+unsigned us_local_main_take(struct us_local *l, void **out, unsigned n);
+/* As many of in[0..n) as there is room for, the first ones; all are of the node range at `base`. */
+unsigned us_local_main_put(struct us_local *l, void *const *in, unsigned n, uint64_t base);
+/* When the caller still runs on `cpu` and its region is open: word w names `to` instead of `from`
+ * (NULL = empty), which is then private to the caller, its pops and pushes counted for the CPU. */
+bool us_local_swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned cpu,
+                   struct us_sheaf *from, struct us_sheaf *to);
+/* The same while the CPU is closed by the caller. */
+bool us_local_swap_closed(struct us_local *l, unsigned w, unsigned cpu, struct us_sheaf *from,
+                          struct us_sheaf *to);
+/* The sheaf a word names, as a racy reader sees it; NULL when it is empty or not populated. */
+struct us_sheaf *us_local_sheaf(const struct us_local *l, unsigned cpu, unsigned w);
+
 /* ---- statistics --------------------------------------------------------------------------- */
 
 /* Fast pops and pushes of a CPU since creation; the caller holds the cache's statistics lock. */
@@ -175,6 +195,8 @@ void us_local_fold(struct us_local *l, unsigned cpu);
  *                                            ptrdiff_t link, void **out);
  *   enum us_local_result us_fast_counted_push(struct us_local *l, enum us_mode mode, unsigned w,
  *                                             ptrdiff_t link, void *object);
+ *   enum us_local_result us_fast_main_pop(struct us_local *l, enum us_mode mode, void **out);
+ *   enum us_local_result us_fast_main_push(struct us_local *l, enum us_mode mode, void *object);
  * clang-format on
  */
 

@@ -10,9 +10,18 @@ const struct us_words us_closed_words = {
     .word = {&us_closed_list, &us_closed_list, &us_closed_list, &us_closed_list},
 };
 
+const struct us_sheaf us_closed_sheaf US_ALIGNED(US_LINE);
+/* Nobody writes to a sheaf with neither room nor content. */
+#define NO_SHEAF ((struct us_sheaf *)(uintptr_t)&us_closed_sheaf)
+const struct us_words us_closed_sheaves = {
+    .sheaf = {(struct us_sheaf *)&us_closed_sheaf, (struct us_sheaf *)&us_closed_sheaf,
+              (struct us_sheaf *)&us_closed_sheaf, (struct us_sheaf *)&us_closed_sheaf},
+};
+
 _Static_assert(offsetof(struct us_ring, object) == US_LINE, "objects begin on a line");
 _Static_assert(sizeof(struct us_words) == US_LINE, "a list region is one line");
-_Static_assert(US_NWORDS == 4, "us_closed_words names them all");
+_Static_assert(US_NWORDS == 4, "us_closed_words and us_closed_sheaves name them all");
+_Static_assert(sizeof(struct us_sheaf) == 32, "a sheaf has the header of the original");
 _Static_assert(sizeof(struct us_counted) == sizeof(struct us_list),
                "the closed list is an empty counted one that takes nothing");
 
@@ -237,5 +246,93 @@ bool us_words_install_counted_c(struct us_words *r, unsigned w, struct us_counte
     set_header(list, (list->header & US_COUNTED_PLACE) | size);
     __atomic_store_n(&r->installed[w], size, __ATOMIC_RELAXED);
     __atomic_store_n(&r->word[w], (struct us_list *)list, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* ---- sheaves ------------------------------------------------------------------------------------
+ */
+
+void us_sheaf_init(struct us_sheaf *s, uint32_t capacity)
+{
+    assert(capacity <= US_RING_MAX);
+    memset((void *)s, 0, sizeof *s);
+    s->capacity = capacity;
+}
+
+void us_sheaf_set(struct us_sheaf *s, uint32_t size)
+{
+    atomic_store_explicit(&s->header, size, memory_order_release);
+}
+
+/* Up to n hottest as they lie. */
+static unsigned take(struct us_sheaf *s, void **out, unsigned n)
+{
+    uint64_t h = us_sheaf_header(s);
+    uint32_t size = us_header_size(h);
+
+    n = least(n, size);
+    if (n == 0 || us_header_pops(h) + n >= US_POPS_WRAP)
+        return 0;
+    memcpy(out, s->object + size - n, n * sizeof(*out));
+    atomic_store_explicit(&s->header, h + n * US_POP_DELTA, memory_order_release);
+    return n;
+}
+
+static unsigned put(struct us_sheaf *s, void *const *in, unsigned n)
+{
+    uint64_t h = us_sheaf_header(s);
+    uint32_t size = us_header_size(h);
+
+    n = least(n, size < s->capacity ? s->capacity - size : 0);
+    if (n == 0)
+        return 0;
+    memcpy(s->object + size, in, n * sizeof(*in));
+    atomic_store_explicit(&s->header, h + n, memory_order_release);
+    return n;
+}
+
+bool us_sheaf_pop_c(struct us_sheaf *s, void **out)
+{
+    return take(s, out, 1) == 1;
+}
+
+bool us_sheaf_push_c(struct us_sheaf *s, void *object)
+{
+    return put(s, &object, 1) == 1;
+}
+
+bool us_main_pop_c(struct us_words *r, void **out)
+{
+    return take(r->sheaf[US_MAIN], out, 1) == 1;
+}
+
+bool us_main_push_c(struct us_words *r, void *object)
+{
+    return (uint64_t)(uintptr_t)object - r->base < r->length &&
+           put(r->sheaf[US_MAIN], &object, 1) == 1;
+}
+
+unsigned us_main_take_c(struct us_words *r, void **out, unsigned n)
+{
+    return take(r->sheaf[US_MAIN], out, n);
+}
+
+unsigned us_main_put_c(struct us_words *r, void *const *in, unsigned n, uint64_t base)
+{
+    return r->base == base ? put(r->sheaf[US_MAIN], in, n) : 0;
+}
+
+void us_sheaves_init(struct us_words *r, uint64_t base, uint64_t length)
+{
+    *r = us_closed_sheaves;
+    r->base = base;
+    r->length = length;
+}
+
+bool us_sheaves_swap_c(struct us_words *r, unsigned w, struct us_sheaf *from, struct us_sheaf *to)
+{
+    if (r == &us_closed_sheaves || r->sheaf[w] != (from ? from : NO_SHEAF))
+        return false;
+    __atomic_store_n(&r->sheaf[w], to ? to : NO_SHEAF, __ATOMIC_RELEASE);
     return true;
 }

@@ -34,9 +34,16 @@
  * anew. (With {head, count} in 16 bytes a pair takes twice the time: each operation waits for the
  * wide store of the one before.)
  *
- * The functions here are the C half of the pair; machine/native/ring_x86.h, list_x86.h and
- * counted_x86.h hold the restartable half, and tests/c/test_pair.c holds the two equal. They are
- * also what shared and alien queues, closed regions, the fallback and the model run.
+ * A sheaf region is the same line; words 0 and 1 name the CPU's main and spare sheaf (struct
+ * us_sheaf), arrays worked as stacks. A sheaf's header is a ring's, its head always 0, so an
+ * operation commits in one 8-byte store. Operations work the main sheaf; a word is changed by a
+ * swap alone, which compares and stores in one sequence. While a CPU's word is empty, it names a
+ * constant sheaf without room or content.
+ *
+ * The functions here are the C half of the pair; machine/native/ring_x86.h, list_x86.h,
+ * counted_x86.h and sheaf_x86.h hold the restartable half, and tests/c/test_pair.c and
+ * test_sheaf_pair.c hold the two equal. They are also what shared and alien queues, closed regions,
+ * the fallback and the model run.
  */
 #ifndef US_REGION_H
 #define US_REGION_H
@@ -96,12 +103,27 @@ struct us_counted {
     uint32_t pad;
 } US_ALIGNED(16);
 
+/* 32 bytes and the pointers, as the original has it. */
+struct us_sheaf {
+    _Atomic uint64_t header;
+    uint32_t capacity;
+    uint32_t installed;           /* objects when it became a CPU's */
+    struct us_sheaf *next, *prev; /* for its owner while it is no CPU's */
+    void *object[];               /* [0] the oldest */
+};
+
 #define US_NWORDS 4
 struct us_words {
-    struct us_list *word[US_NWORDS];
+    union {
+        struct us_list *word[US_NWORDS];
+        struct us_sheaf *sheaf[US_NWORDS];
+    };
     uint64_t base, length;         /* node range of the CPU */
     uint32_t installed[US_NWORDS]; /* objects of each word's descriptor when it was installed */
 } US_ALIGNED(US_LINE);
+
+/* Words of a sheaf region. */
+enum { US_MAIN, US_SPARE };
 
 US_INLINE uint32_t us_header_size(uint64_t h)
 {
@@ -202,7 +224,40 @@ struct us_list *us_words_detach_c(struct us_words *r, unsigned w);
 bool us_words_install_c(struct us_words *r, unsigned w, struct us_list *list);
 bool us_words_install_counted_c(struct us_words *r, unsigned w, struct us_counted *list);
 
+/* Sheaves that the caller owns. The pop that would carry the count beyond its width is refused. */
+US_INLINE uint64_t us_sheaf_header(const struct us_sheaf *s)
+{
+    return atomic_load_explicit(&((struct us_sheaf *)s)->header, memory_order_relaxed);
+}
+US_INLINE uint32_t us_sheaf_size(const struct us_sheaf *s)
+{
+    return us_header_size(us_sheaf_header(s));
+}
+static inline size_t us_sheaf_bytes(uint32_t capacity)
+{
+    return sizeof(struct us_sheaf) + sizeof(void *) * capacity;
+}
+void us_sheaf_init(struct us_sheaf *s, uint32_t capacity);
+/* Of a private sheaf: so many objects, whose pointers are there; pops begin at 0. */
+void us_sheaf_set(struct us_sheaf *s, uint32_t size);
+bool us_sheaf_pop_c(struct us_sheaf *s, void **out);    /* hottest; false = empty */
+bool us_sheaf_push_c(struct us_sheaf *s, void *object); /* false = full */
+
+/* Operations of a region on its main sheaf. */
+bool us_main_pop_c(struct us_words *r, void **out);
+bool us_main_push_c(struct us_words *r, void *object); /* false = full or foreign */
+/* Up to n hottest as they lie, out[0] the deepest; counted as pops. */
+unsigned us_main_take_c(struct us_words *r, void **out, unsigned n);
+/* As many of in[0..n) as there is room for, the first ones, in[0] deepest. All are of the node
+ * range at `base`, which must be the region's. */
+unsigned us_main_put_c(struct us_words *r, void *const *in, unsigned n, uint64_t base);
+void us_sheaves_init(struct us_words *r, uint64_t base, uint64_t length); /* every word empty */
+/* Word w names `to` instead of `from`; NULL = empty. False when it names another. */
+bool us_sheaves_swap_c(struct us_words *r, unsigned w, struct us_sheaf *from, struct us_sheaf *to);
+
 /* Constant closed regions: empty, full, node length 0. */
+extern const struct us_sheaf us_closed_sheaf; /* an empty word's, in open regions too */
+extern const struct us_words us_closed_sheaves;
 extern const struct us_ring us_closed_ring;
 extern const struct us_words us_closed_words;
 extern struct us_list us_closed_list; /* every word of us_closed_words; head NULL, never written */

@@ -64,6 +64,29 @@ static inline void *new_words(unsigned node)
     return w;
 }
 
+static inline void *new_sheaves(unsigned node)
+{
+    struct us_words *w = local_get(NULL, sizeof *w);
+
+    us_sheaves_init(w, node_base(node), MODEL_BYTES);
+    return w;
+}
+
+static inline struct us_sheaf *new_sheaf(uint32_t capacity)
+{
+    struct us_sheaf *s = local_get(NULL, us_sheaf_bytes(capacity));
+
+    us_sheaf_init(s, capacity);
+    return s;
+}
+
+static inline void *new_region(enum us_region_kind kind, unsigned capacity, unsigned node)
+{
+    if (kind == US_REGION_RING)
+        return new_ring(capacity, node);
+    return kind == US_REGION_SHEAVES ? new_sheaves(node) : new_words(node);
+}
+
 /* Queues of a cache with a region on each CPU; one node for all when `one_node`. */
 static inline void make_local(struct us_local *l, struct us_machine *m, enum us_mode mode,
                               enum us_region_kind kind, ptrdiff_t link, unsigned capacity,
@@ -75,9 +98,8 @@ static inline void make_local(struct us_local *l, struct us_machine *m, enum us_
     us_flight_enter(m, &f);
     for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
         unsigned node = one_node ? 0 : us_node_of_cpu(m, cpu);
-        void *region = kind == US_REGION_RING ? new_ring(capacity, node) : new_words(node);
 
-        REQUIRE(us_local_populate(l, &f, cpu, region));
+        REQUIRE(us_local_populate(l, &f, cpu, new_region(kind, capacity, node)));
     }
     us_flight_leave(&f);
 }

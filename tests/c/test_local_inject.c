@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fixture_local.h"
+#include "fixture_trap.h"
 
 #ifndef US_HAVE_RSEQ
 int main(void)
@@ -23,54 +24,11 @@ int main(void)
 }
 #else
 
-enum { PLACES = 3, LINK = 8 };
+enum { LINK = 8 };
 static struct us_machine *machine;
 static struct us_local local;
 static struct us_flight flight;
 static unsigned cpu;
-
-/* ---- the interruption -------------------------------------------------------------------------
- */
-
-static void (*interruption)(void);
-static volatile int *armed;
-static volatile sig_atomic_t traps, left, not_aborted;
-
-/* The kernel goes on at the abort address, before which the signature stands. */
-static void on_trap(int signal, siginfo_t *info, void *context)
-{
-    const ucontext_t *u = context;
-    const char *next = (const char *)(uintptr_t)u->uc_mcontext.gregs[REG_RIP];
-    uint32_t signature;
-
-    (void)signal;
-    (void)info;
-    memcpy(&signature, next - 4, sizeof signature);
-    not_aborted += signature != 0x53053053;
-    traps++;
-    if (--left > 0)
-        return;
-    *armed = 0;
-    if (interruption != NULL)
-        interruption();
-}
-
-static void arm(unsigned sequence, unsigned place, int times, void (*what)(void))
-{
-    interruption = what;
-    armed = &us_inject[PLACES * sequence + place];
-    left = times;
-    traps = 0;
-    not_aborted = 0;
-    *armed = -1;
-}
-
-static void check_trapped(int times)
-{
-    CHECK_EQ(traps, times);
-    CHECK_EQ(not_aborted, 0);
-    *armed = 0;
-}
 
 /* ---- ring operations, on the queue of the CPU and on a plain mirror ---------------------------
  */
@@ -626,15 +584,13 @@ static void preemption_and_migration_lose_nothing(void)
 
 int main(void)
 {
-    struct sigaction action = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO};
-
     machine = us_machine_create(NULL, 0, 1, NULL);
     REQUIRE(machine != NULL);
     if (machine->mode != US_MODE_RSEQ)
         SKIP(us_machine_mode_reason());
     cpu = us_cpu_now(machine);
     REQUIRE(us_machine_on_cpu(machine, (int)cpu, NULL) == 0);
-    REQUIRE(sigaction(SIGTRAP, &action, NULL) == 0);
+    REQUIRE(catch_traps());
     RUN(a_signal_inside_a_ring_sequence_comes_first);
     RUN(a_signal_inside_a_list_sequence_comes_first);
     RUN(a_fence_reaches_the_sequence_that_lingers);

@@ -8,8 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "machine/local.h"
-#include "ring_model.h"
+#include "fixture_pair.h"
 
 #ifndef US_HAVE_RSEQ
 int main(void)
@@ -18,10 +17,6 @@ int main(void)
 }
 #else
 
-static struct us_machine *machine;
-static unsigned cpu; /* where this thread is pinned */
-static void **table; /* [-2 .. table_cpus-1] of closed entries, but for the one of `cpu` */
-
 static void *closed_ring(void)
 {
     return (void *)(uintptr_t)&us_closed_ring;
@@ -29,25 +24,6 @@ static void *closed_ring(void)
 static void *closed_words(void)
 {
     return (void *)(uintptr_t)&us_closed_words;
-}
-
-static void set_up(void)
-{
-    struct us_error error = {0};
-
-    machine = us_machine_create(NULL, 0, 1, &error);
-    REQUIRE(machine != NULL);
-    if (machine->mode != US_MODE_RSEQ)
-        SKIP(us_machine_mode_reason());
-    cpu = us_cpu_now(machine);
-    REQUIRE(us_machine_on_cpu(machine, (int)cpu, &error) == 0);
-    table = (void **)calloc(machine->table_cpus + 2, sizeof *table) + 2;
-}
-
-static void all_closed(void *closed)
-{
-    for (int i = -2; i < (int)machine->table_cpus; i++)
-        table[i] = closed;
 }
 
 /* ---- rings ------------------------------------------------------------------------------------

@@ -65,4 +65,16 @@ US_INLINE enum us_local_result us_fast_counted_push(struct us_local *l, enum us_
                                   us_counted_push_c(us_model_region(l), w, link, object));
 }
 
+US_INLINE enum us_local_result us_fast_main_pop(struct us_local *l, enum us_mode mode, void **out)
+{
+    return (enum us_local_result)(mode == US_MODE_MODEL && us_main_pop_c(us_model_region(l), out));
+}
+
+US_INLINE enum us_local_result us_fast_main_push(struct us_local *l, enum us_mode mode,
+                                                 void *object)
+{
+    return (enum us_local_result)(mode == US_MODE_MODEL &&
+                                  us_main_push_c(us_model_region(l), object));
+}
+
 #endif

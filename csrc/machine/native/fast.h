@@ -7,6 +7,7 @@
 #include "machine/native/counted_x86.h"
 #include "machine/native/list_x86.h"
 #include "machine/native/ring_x86.h"
+#include "machine/native/sheaf_x86.h"
 #endif
 
 US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode, void **out)
@@ -71,6 +72,25 @@ US_INLINE enum us_local_result us_fast_counted_push(struct us_local *l, enum us_
         return (enum us_local_result)us_seq_counted_push(l->table, w, link, object);
 #endif
     return (enum us_local_result)(mode == US_MODE_SLOT && us_slot_counted_push(l, w, link, object));
+}
+
+US_INLINE enum us_local_result us_fast_main_pop(struct us_local *l, enum us_mode mode, void **out)
+{
+#ifdef US_HAVE_RSEQ
+    if (mode == US_MODE_RSEQ)
+        return (enum us_local_result)us_seq_main_pop(l->table, out);
+#endif
+    return (enum us_local_result)(mode == US_MODE_SLOT && us_slot_main_pop(l, out));
+}
+
+US_INLINE enum us_local_result us_fast_main_push(struct us_local *l, enum us_mode mode,
+                                                 void *object)
+{
+#ifdef US_HAVE_RSEQ
+    if (mode == US_MODE_RSEQ)
+        return (enum us_local_result)us_seq_main_push(l->table, object);
+#endif
+    return (enum us_local_result)(mode == US_MODE_SLOT && us_slot_main_push(l, object));
 }
 
 #endif

@@ -32,6 +32,12 @@ unsigned us_rseq_take_oldest(struct us_local *l, void **out, unsigned n, enum us
 void us_rseq_touch(struct us_local *l, uint64_t base);
 unsigned us_rseq_add(struct us_local *l, void **in, unsigned n, uint64_t base, enum us_seen seen,
                      unsigned *cpu);
+int us_rseq_main_pop(struct us_local *l, void **out);
+int us_rseq_main_push(struct us_local *l, void *object);
+unsigned us_rseq_main_take(struct us_local *l, void **out, unsigned n);
+unsigned us_rseq_main_put(struct us_local *l, void *const *in, unsigned n, uint64_t base);
+int us_rseq_swap(struct us_local *l, unsigned w, unsigned cpu, struct us_sheaf *from,
+                 struct us_sheaf *to);
 struct us_list *us_rseq_detach(struct us_local *l, unsigned w, unsigned *cpu);
 int us_rseq_install(struct us_local *l, unsigned w, unsigned cpu, struct us_list *list);
 int us_rseq_list_pop(struct us_local *l, unsigned w, void **out, unsigned *cpu);

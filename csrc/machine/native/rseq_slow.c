@@ -321,4 +321,77 @@ int us_rseq_counted_push(struct us_local *l, unsigned w, void *object, unsigned 
     return done;
 }
 
+/* ---- sheaves ------------------------------------------------------------------------------------
+ */
+
+int us_rseq_main_pop(struct us_local *l, void **out)
+{
+    return us_seq_main_pop(l->table, out);
+}
+
+int us_rseq_main_push(struct us_local *l, void *object)
+{
+    return us_seq_main_push(l->table, object);
+}
+
+/* Chunks of objects[0..n) by `sequence`, on the CPU that this is at each; ends with the first chunk
+ * that is not moved whole. */
+static unsigned in_chunks(struct us_local *l, struct us_batch *b, unsigned n,
+                          int (*sequence)(const struct us_batch *))
+{
+    void *const *objects = b->objects;
+    unsigned moved = 0;
+
+    for (int look = 0; moved < n && look < LOOKS;) {
+        int done;
+
+        b->objects = objects + moved;
+        b->n = chunk(n - moved);
+        b->cpu = us_cpu_now(l->machine);
+        done = sequence(b);
+        if (done > 0)
+            moved += (unsigned)done;
+        if (done == US_SEQ_MOVED)
+            look++;
+        else if (done < (int)b->n)
+            break;
+    }
+    return moved;
+}
+
+static int main_take(const struct us_batch *b)
+{
+    return us_seq_main_take(b);
+}
+
+static int main_put(const struct us_batch *b)
+{
+    return us_seq_main_put(b);
+}
+
+unsigned us_rseq_main_take(struct us_local *l, void **out, unsigned n)
+{
+    struct us_batch b = {.table = l->table, .objects = out};
+
+    return in_chunks(l, &b, n, main_take);
+}
+
+unsigned us_rseq_main_put(struct us_local *l, void *const *in, unsigned n, uint64_t base)
+{
+    struct us_batch b = {.table = l->table, .objects = in, .base = base};
+
+    return in_chunks(l, &b, n, main_put);
+}
+
+static const struct us_sheaf *named(const struct us_sheaf *s)
+{
+    return s ? s : &us_closed_sheaf;
+}
+
+int us_rseq_swap(struct us_local *l, unsigned w, unsigned cpu, struct us_sheaf *from,
+                 struct us_sheaf *to)
+{
+    return us_seq_swap(l->table, w, cpu, named(from), named(to));
+}
+
 #endif

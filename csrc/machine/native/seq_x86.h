@@ -40,7 +40,12 @@
 #define US_SEQ_INSTALL      8
 #define US_SEQ_COUNTED_POP  9
 #define US_SEQ_COUNTED_PUSH 10
-#define US_SEQ_COUNT        11
+#define US_SEQ_MAIN_POP     11
+#define US_SEQ_MAIN_PUSH    12
+#define US_SEQ_MAIN_TAKE    13
+#define US_SEQ_MAIN_PUT     14
+#define US_SEQ_SWAP         15
+#define US_SEQ_COUNT        16
 #define US_SEQ_BEGUN        0 /* places: before the id is read, */
 #define US_SEQ_LOADED       1 /* with the region at hand, */
 #define US_SEQ_READY        2 /* before the committing store */

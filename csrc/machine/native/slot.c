@@ -91,3 +91,29 @@ bool us_slot_counted_push(struct us_local *l, unsigned w, ptrdiff_t link, void *
     us_slot_leave(l->machine, cpu);
     return done;
 }
+
+bool us_slot_main_pop(struct us_local *l, void **out)
+{
+    unsigned cpu;
+    struct us_words *r = enter(l, &cpu);
+    bool done;
+
+    if (r == NULL)
+        return false;
+    done = us_main_pop_c(r, out);
+    us_slot_leave(l->machine, cpu);
+    return done;
+}
+
+bool us_slot_main_push(struct us_local *l, void *object)
+{
+    unsigned cpu;
+    struct us_words *r = enter(l, &cpu);
+    bool done;
+
+    if (r == NULL)
+        return false;
+    done = us_main_push_c(r, object);
+    us_slot_leave(l->machine, cpu);
+    return done;
+}

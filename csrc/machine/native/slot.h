@@ -39,6 +39,8 @@ US_INLINE void us_slot_leave(const struct us_machine *m, unsigned cpu)
 /* The fast operations: false = empty, full, foreign, closed, busy, or the pop count would wrap. */
 bool us_slot_pop(struct us_local *l, void **out);
 bool us_slot_push(struct us_local *l, void *object);
+bool us_slot_main_pop(struct us_local *l, void **out);
+bool us_slot_main_push(struct us_local *l, void *object);
 bool us_slot_list_pop(struct us_local *l, unsigned w, ptrdiff_t link, void **out);
 bool us_slot_list_push(struct us_local *l, unsigned w, ptrdiff_t link, struct us_list *owner,
                        void *object);

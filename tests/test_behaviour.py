@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from rules.books import balance, balance_all
-from rules.inside import look, slabs_of
+from rules.inside import Queue, look, slabs_of
 from rules.machines import place
 from rules.names import ALLOCS, FREES, general_sizes
 
@@ -154,6 +154,8 @@ def test_bulk_addresses_are_an_array(opened: us.Allocator) -> None:
 def test_bulk_leaves_what_single_calls_leave(
     make: Make, policy: str, kind: str, debug: str | None
 ) -> None:
+    if policy == "sheaves":
+        pytest.skip("its original has bulk calls of its own: test_sheaves_rules.py")
     one, bulk = (make(policy, debug=debug, **place(kind)) for _ in range(2))
     caches = [alloc.create_cache("same", 128) for alloc in (one, bulk)]
     with one.on_cpu(0):
@@ -251,9 +253,11 @@ def test_flush_empties_every_stock(opened: us.Allocator, policy: str) -> None:
         with opened.on_cpu(cpu):
             cache.free_bulk(cache.alloc_bulk(300))
     opened.flush()
+    if opened.policy == "sheaves":  # a flush deliberately leaves out the barn, a shrink does not
+        cache.shrink()
     assert cache.account()["queued"] == 0
     # CPUs own nothing of a debug cache there: nothing to flush.
-    nothing = cache.debug and policy in ("slub-partial",)
+    nothing = cache.debug and policy in ("slub-partial", "sheaves")
     assert (cache.stats(exact=True)["flush"] >= 1) != nothing
     balance(cache)
 
@@ -285,7 +289,7 @@ def test_tables_show_every_slab_and_queue(opened: us.Allocator) -> None:
         for name in ("address", "node", "order", "objects", "in_use", "free", "queued", "place"):
             assert getattr(row, name) == getattr(slab, name)
     table = cache.queues()
-    assert not queues or set(table.columns) == set(queues[0]._fields)
+    assert set(table.columns) == set(Queue._fields)
     for row, queue in zip(table.itertuples(index=False), queues, strict=True):
         for name in ("kind", "name", "objects", "capacity", "touched", "addresses"):
             assert getattr(row, name) == getattr(queue, name)

@@ -7,6 +7,7 @@ extern const struct us_policy us_policy_unified;
 extern const struct us_policy us_policy_unified_v4;
 extern const struct us_policy us_policy_sleb;
 extern const struct us_policy us_policy_slub;
+extern const struct us_policy us_policy_sheaves;
 extern const struct us_policy us_policy_slub_thrash;
 extern const struct us_policy us_policy_slub_partial;
 extern const struct us_policy us_policy_slab;
@@ -18,6 +19,7 @@ static const struct us_policy *const policies[] = {
     &us_policy_sleb,
     &us_policy_slub,
     &us_policy_slub_thrash,
+    &us_policy_sheaves,
     &us_policy_slub_partial,
     &us_policy_slab,
 };

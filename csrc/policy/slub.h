@@ -283,7 +283,6 @@ int64_t us_slub_get_cpu_slabs(struct us_cache *c);
 int64_t us_slub_get_slabs(struct us_cache *c);
 int64_t us_slub_get_total_objects(struct us_cache *c);
 enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e);
-const uint32_t *us_slub_general_sizes(const struct us_machine *m);
 void us_slub_visit(struct us_cache *c, const struct us_visitor *v);
 
 /* slub_tables.c: slub's and slub-thrash's */

@@ -340,9 +340,9 @@ static void slub_locks(struct us_cache *c, us_lock_fn *each, void *context)
 
 /* ---- the policies -------------------------------------------------------------------- */
 
-#define SHARED_HOOKS                                                                             \
-    .region = US_REGION_WORDS, .debug_has_stock = false, .general_sizes = us_slub_general_sizes, \
-    .entries = slub_entries, .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk,       \
+#define SHARED_HOOKS                                                                        \
+    .region = US_REGION_WORDS, .debug_has_stock = false, .general_sizes = us_kmalloc_sizes, \
+    .entries = slub_entries, .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk,  \
     .locks = slub_locks, .visit = us_slub_visit
 
 const struct us_policy us_policy_slub = {

@@ -82,3 +82,26 @@ unsigned us_slub_order(size_t stride, size_t page_size, unsigned min_objects, un
     order = search(&q, 1, US_MAX_ORDER, 1);
     return order <= US_MAX_ORDER ? order : US_MAX_ORDER + 1;
 }
+
+const uint32_t *us_kmalloc_sizes(const struct us_machine *m)
+{
+#define SMALL 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192
+    static const uint32_t of_4k[] = {SMALL, 0};
+    static const uint32_t of_8k[] = {SMALL, 16384, 0};
+    static const uint32_t of_16k[] = {SMALL, 16384, 32768, 0};
+    static const uint32_t of_32k[] = {SMALL, 16384, 32768, 65536, 0};
+    static const uint32_t of_64k[] = {SMALL, 16384, 32768, 65536, 131072, 0};
+#undef SMALL
+    switch (m->page_shift) {
+    case 13:
+        return of_8k;
+    case 14:
+        return of_16k;
+    case 15:
+        return of_32k;
+    case 16:
+        return of_64k;
+    default:
+        return of_4k;
+    }
+}

@@ -132,6 +132,8 @@ size_t us_align_of(size_t size, size_t align, unsigned cache_flags, size_t line)
 unsigned us_fls(uint64_t x); /* 1-based highest set bit, 0 for 0 */
 /* The smallest order whose slab holds `bytes`. */
 unsigned us_order_for(uint64_t bytes, size_t page_size);
+/* The general caches of the SLUB family, for requests of up to two pages; ended by 0. */
+const uint32_t *us_kmalloc_sizes(const struct us_machine *m);
 /* SLUB's order search (slub_facts 1.1.6): smallest order that holds min_objects with little waste;
  * halve = 2.6.25 (fractions 8, 4, min_objects halved), else 16, 8, 4 and decremented.
  * Returns US_MAX_ORDER + 1 when the size does not fit at all. */

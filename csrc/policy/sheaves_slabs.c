@@ -1,0 +1,377 @@
+/* sheaves_slabs.c - between sheaves and slabs: one object, refills, chains put back.
+ *
+ * A refill pulls slabs off a partial list, as many as hold what it wants, in one hold of the node
+ * lock. A pulled slab is neither full nor on a list; who frees into it leaves it alone. Its whole
+ * freelist is then taken at once; what the last slab gave too much goes back as one chain by the
+ * ordinary way, which lists the slab at the tail; pulled slabs that were not needed go back to the
+ * head.
+ */
+#include "policy/sheaves.h"
+
+/* ---- putting back ---------------------------------------------------------------------- */
+
+static void release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
+{
+    us_count(c, cpu, US_SHEAVES_FREE_SLAB);
+    us_slab_release(c, f, s);
+}
+
+/* The ordinary way of a chain into its slab; false: a nested flight found a lock busy. */
+static bool put_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
+                      const struct us_chain *chain)
+{
+    const struct us_sheaves *st = us_sheaves_of(c);
+
+    switch (us_partial_put_chain(c, f, &st->node[s->node], s, chain, st->min_partial, true)) {
+    case US_PUT_BUSY:
+        return false;
+    case US_PUT_LISTED:
+        us_count(c, cpu, US_SHEAVES_FREE_ADD_PARTIAL);
+        return true;
+    case US_PUT_UNLISTED:
+        us_count(c, cpu, US_SHEAVES_FREE_REMOVE_PARTIAL);
+        release(c, f, cpu, s);
+        return true;
+    case US_PUT_EMPTIED:
+        release(c, f, cpu, s);
+        return true;
+    default:
+        return true;
+    }
+}
+
+static void count_freed(struct us_cache *c, unsigned cpu, unsigned node, uint32_t n)
+{
+    us_count_n(c, cpu, US_SHEAVES_FREE_SLOWPATH, n);
+    if (node != us_node_of_cpu(c->machine, cpu))
+        us_count_n(c, cpu, US_SHEAVES_FREE_OFF_NODE, n);
+}
+
+bool us_sheaves_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
+{
+    const struct us_chain one = {.head = object, .tail = object, .n = 1};
+    struct us_slab *s = us_cache_slab(c, object);
+    const unsigned node = s->node; /* the slab may be gone afterwards */
+
+    if (!put_chain(c, f, cpu, s, &one))
+        return false;
+    count_freed(c, cpu, node, 1);
+    return true;
+}
+
+/* Links the objects of one slab, beginning with the last of object[0..n), and moves those that it
+ * passes over to the front; at the third of other slabs it ends. Returns how many are left. */
+static unsigned link_one_slab(struct us_cache *c, void **object, unsigned n, struct us_slab **slab,
+                              struct us_chain *chain)
+{
+    enum { LOOKAHEAD = 3 };
+    unsigned at = n, passed = 0;
+    void *kept[LOOKAHEAD];
+
+    *slab = us_cache_slab(c, object[n - 1]);
+    *chain = (struct us_chain){0};
+    while (at > 0 && passed < LOOKAHEAD) {
+        void *o = object[--at];
+
+        if (us_cache_slab(c, o) != *slab) {
+            kept[passed++] = o;
+            continue;
+        }
+        if (o == chain->head) {
+            us_report_misuse(c, US_MISUSE_DOUBLE_FREE, o);
+            continue;
+        }
+        if (!us_slab_knows(c, *slab, o))
+            continue;
+        us_slab_write_link(c, o, chain->head);
+        chain->head = o;
+        if (!chain->tail)
+            chain->tail = o;
+        chain->n++;
+    }
+    while (passed > 0)
+        object[at++] = kept[--passed];
+    return at;
+}
+
+/* A piece of at most US_SHEAF_BATCH objects, which are the function's own. */
+static void put_piece(struct us_cache *c, struct us_flight *f, void **object, unsigned n,
+                      bool freed)
+{
+    while (n > 0) {
+        const unsigned cpu = us_cpu_now(c->machine);
+        struct us_chain chain;
+        struct us_slab *s;
+        unsigned node;
+
+        if (!us_slab_knows(c, us_cache_slab(c, object[n - 1]), object[n - 1])) {
+            n--;
+            continue;
+        }
+        n = link_one_slab(c, object, n, &s, &chain);
+        node = s->node;
+        (void)put_chain(c, f, cpu, s, &chain); /* not nested: done */
+        if (freed)
+            count_freed(c, cpu, node, chain.n);
+    }
+}
+
+static void put_pieces(struct us_cache *c, struct us_flight *f, void *const *object, unsigned n,
+                       bool freed)
+{
+    void *piece[US_SHEAF_BATCH];
+
+    while (n > 0) {
+        const unsigned k = n < US_SHEAF_BATCH ? n : US_SHEAF_BATCH;
+
+        n -= k;
+        __builtin_memcpy(piece, object + n, k * sizeof(*piece));
+        put_piece(c, f, piece, k, freed);
+    }
+}
+
+void us_sheaves_put(struct us_cache *c, struct us_flight *f, void *const *object, unsigned n)
+{
+    put_pieces(c, f, object, n, false);
+}
+
+void us_sheaves_put_freed(struct us_cache *c, struct us_flight *f, void *const *object, unsigned n)
+{
+    put_pieces(c, f, object, n, true);
+}
+
+void us_sheaf_flush(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
+{
+    const uint32_t n = us_sheaf_size(s);
+
+    us_count_n(c, us_cpu_now(c->machine), US_SHEAVES_SHEAF_FLUSH, n);
+    us_sheaves_put(c, f, s->object, n);
+    us_sheaf_set(s, 0);
+}
+
+/* ---- one object ------------------------------------------------------------------------ */
+
+static void count_slow(const struct us_sheaves_ask *a, const void *object)
+{
+    us_count(a->c, a->cpu, US_SHEAVES_ALLOC_SLOWPATH);
+    if (us_node_of(&a->c->slabs->range, object) != us_node_of_cpu(a->c->machine, a->cpu))
+        us_count(a->c, a->cpu, US_SHEAVES_ALLOC_OFF_NODE);
+}
+
+/* One object off the first slab of a list. */
+static void *from_list(const struct us_sheaves_ask *a, unsigned node)
+{
+    struct us_partial *p = &us_sheaves_of(a->c)->node[node];
+    struct us_slab *s;
+    void *object;
+
+    while ((s = us_partial_lock_first(a->f, p, 1)) != NULL)
+        if ((object = us_partial_take(a->c, a->f, p, s)) != NULL)
+            return object;
+    return NULL;
+}
+
+/* The k-th of the other nodes, nearest number first; some numbers are none of a node. */
+static unsigned neighbour(unsigned home, unsigned k)
+{
+    return k % 2 ? home + (k + 1) / 2 : home - k / 2;
+}
+
+/* Whether other nodes' lists are tried this time. */
+static bool may_rob(const struct us_sheaves_ask *a)
+{
+    const struct us_sheaves *st = us_sheaves_of(a->c);
+
+    return !(a->flags & US_THISNODE) && a->c->machine->nnodes > 1 && st->defrag_threshold > 0 &&
+           us_random(a->c->machine) % 1024 <= st->defrag_threshold;
+}
+
+static bool has_more_than_it_must(const struct us_sheaves_ask *a, unsigned node)
+{
+    const struct us_sheaves *st = us_sheaves_of(a->c);
+
+    return node < a->c->machine->nnodes && us_partial_length(&st->node[node]) > st->min_partial;
+}
+
+static void *from_elsewhere(const struct us_sheaves_ask *a)
+{
+    unsigned k;
+    void *object;
+
+    if (!may_rob(a))
+        return NULL;
+    for (k = 1; k < 2 * a->c->machine->nnodes; k++)
+        if (has_more_than_it_must(a, neighbour(a->home, k)) &&
+            (object = from_list(a, neighbour(a->home, k))) != NULL)
+            return object;
+    return NULL;
+}
+
+static struct us_slab *new_slab(const struct us_sheaves_ask *a, unsigned flags)
+{
+    bool fallback = false;
+    struct us_slab *s = us_slab_new(a->c, a->f, a->home, flags, &fallback);
+
+    if (!s)
+        return NULL;
+    us_count(a->c, us_cpu_now(a->c->machine), US_SHEAVES_ALLOC_SLAB);
+    if (fallback)
+        us_count(a->c, us_cpu_now(a->c->machine), US_SHEAVES_ORDER_FALLBACK);
+    return s;
+}
+
+/* A private slab becomes known: at the head of its list if it has free objects. False, and nothing
+ * done: a nested flight found the lock busy. */
+static bool publish(const struct us_sheaves_ask *a, struct us_slab *s)
+{
+    struct us_partial *p = &us_sheaves_of(a->c)->node[s->node];
+
+    if (!us_lock_take(a->f, &p->lock))
+        return false;
+    us_slab_set_state(s, 0);
+    if (s->free > 0)
+        us_partial_add(p, s, false);
+    us_lock_drop(a->f, &p->lock);
+    return true;
+}
+
+static void *from_new(const struct us_sheaves_ask *a, unsigned flags)
+{
+    struct us_slab *s = new_slab(a, flags);
+    void *object;
+
+    if (!s)
+        return NULL;
+    object = us_slab_pop_free(a->c, s);
+    if (publish(a, s))
+        return object;
+    release(a->c, a->f, us_cpu_now(a->c->machine), s);
+    return NULL;
+}
+
+/* The page provider has failed: whatever its efforts brought to partial lists. */
+static US_COLD void *after_failure(const struct us_sheaves_ask *a)
+{
+    void *object = NULL;
+    unsigned n;
+
+    for (n = 0; !object && n < a->c->machine->nnodes; n++)
+        if (n == a->home || !(a->flags & US_THISNODE))
+            object = from_list(a, n);
+    return object;
+}
+
+/* A node that is preferred, but not required, is asked alone first, without effort. */
+static void *preferred(const struct us_sheaves_ask *a)
+{
+    void *object;
+
+    if (a->node < 0 || (a->flags & US_THISNODE))
+        return NULL;
+    object = from_list(a, a->home);
+    return object ? object : from_new(a, a->flags | US_THISNODE | US_NOWAIT);
+}
+
+void *us_sheaves_one(struct us_sheaves_ask *a)
+{
+    void *object = preferred(a);
+
+    if (!object)
+        object = from_list(a, a->home);
+    if (!object)
+        object = from_elsewhere(a);
+    if (!object)
+        object = from_new(a, a->flags);
+    if (!object)
+        object = after_failure(a);
+    if (object) {
+        a->cpu = us_cpu_now(a->c->machine); /* pages may have taken long */
+        count_slow(a, object);
+    }
+    return object;
+}
+
+/* ---- refills --------------------------------------------------------------------------- */
+
+/* Takes the freelist of a pulled slab: up to n objects to out[], the rest goes back. */
+static unsigned empty_out(const struct us_sheaves_ask *a, struct us_slab *s, void **out, unsigned n)
+{
+    struct us_chain chain;
+    uint32_t got = n;
+
+    us_slab_lock(a->f, s);
+    us_slab_take_chain(s, &chain);
+    us_slab_unlock(a->f, s);
+    if (!us_chain_take(a->c, s, &chain, out, &got)) {
+        us_slab_lock(a->f, s);
+        us_slab_set_free(s, s->free + chain.n);
+        us_slab_isolate(a->c, s, chain.head);
+        us_slab_unlock(a->f, s);
+    } else if (chain.n > 0) {
+        (void)put_chain(a->c, a->f, us_cpu_now(a->c->machine), s, &chain);
+    }
+    return got;
+}
+
+/* Pulled slabs that were not needed: to the head, in their order; empty ones beyond min_partial go
+ * back. */
+static void unpull(const struct us_sheaves_ask *a, struct us_partial *p, struct us_slab *pulled)
+{
+    struct us_slab *empty;
+
+    if (!us_lock_take(a->f, &p->lock))
+        __builtin_trap(); /* not nested */
+    empty = us_partial_unpull(p, pulled, us_sheaves_of(a->c)->min_partial);
+    us_lock_drop(a->f, &p->lock);
+    us_slab_release_chain(a->c, a->f, us_cpu_now(a->c->machine), empty, US_SHEAVES_FREE_SLAB);
+}
+
+static unsigned refill_from(const struct us_sheaves_ask *a, unsigned node, bool try_only,
+                            void **out, unsigned n)
+{
+    struct us_partial *p = &us_sheaves_of(a->c)->node[node];
+    struct us_slab *s, *next;
+    unsigned got = 0;
+
+    if (us_partial_length(p) == 0)
+        return 0;
+    if (!(try_only ? us_lock_try(a->f, &p->lock) : us_lock_take(a->f, &p->lock)))
+        return 0;
+    s = us_partial_pull(p, n);
+    us_lock_drop(a->f, &p->lock);
+    for (; s && got < n; s = next) {
+        next = s->next;
+        s->next = NULL;
+        got += empty_out(a, s, out + got, n - got);
+    }
+    if (s)
+        unpull(a, p, s);
+    return got;
+}
+
+static unsigned refill_from_new(const struct us_sheaves_ask *a, void **out, unsigned n)
+{
+    struct us_slab *s = new_slab(a, a->flags);
+    unsigned got;
+
+    if (!s)
+        return 0;
+    for (got = 0; got < n && s->free > 0; got++)
+        if ((out[got] = us_slab_pop_free(a->c, s)) == NULL)
+            break;
+    (void)publish(a, s); /* not nested: done */
+    return got;
+}
+
+unsigned us_sheaves_refill(const struct us_sheaves_ask *a, void **out, unsigned n)
+{
+    unsigned got = refill_from(a, a->home, false, out, n), k, more;
+
+    if (got < n && may_rob(a))
+        for (k = 1; got < n && k < 2 * a->c->machine->nnodes; k++)
+            if (has_more_than_it_must(a, neighbour(a->home, k)))
+                got += refill_from(a, neighbour(a->home, k), true, out + got, n - got);
+    while (got < n && (more = refill_from_new(a, out + got, n - got)) > 0)
+        got += more;
+    return got;
+}

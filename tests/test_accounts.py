@@ -93,14 +93,14 @@ def test_accounts_add_up_after_every_step(opened: us.Allocator) -> None:
 
 
 def test_large_kmalloc_is_live(opened: us.Allocator) -> None:
-    # Above the last general cache a request is a block of pages of its own: 100 kB -> 32 pages.
+    # Above the last general cache a request is a block of pages of its own: 3 MB -> 1024 pages.
     # SLAB has general caches of such sizes too, with slabs of one object.
     before = opened.account()
-    address = opened.kmalloc(100_000)
+    address = opened.kmalloc(3_000_000)
     after = opened.account()
-    assert after["reserved"] - before["reserved"] == 32 * 4096
-    assert after["live"] - before["live"] + after["waste"] - before["waste"] == 32 * 4096
-    assert after["live"] - before["live"] >= 100_000
+    assert after["reserved"] - before["reserved"] == 1024 * 4096
+    assert after["live"] - before["live"] + after["waste"] - before["waste"] == 1024 * 4096
+    assert after["live"] - before["live"] >= 3_000_000
     adds_up(after)
     opened.kfree(address)
     if opened.policy == "slab":

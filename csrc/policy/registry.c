@@ -11,6 +11,7 @@ extern const struct us_policy us_policy_sheaves;
 extern const struct us_policy us_policy_slub_thrash;
 extern const struct us_policy us_policy_slub_partial;
 extern const struct us_policy us_policy_slab;
+extern const struct us_policy us_policy_slqb;
 
 /* clang-format off */
 static const struct us_policy *const policies[] = {
@@ -22,6 +23,7 @@ static const struct us_policy *const policies[] = {
     &us_policy_sheaves,
     &us_policy_slub_partial,
     &us_policy_slab,
+    &us_policy_slqb,
 };
 /* clang-format on */
 

@@ -66,26 +66,6 @@ static unsigned objects_of(const struct us_cache *c, unsigned order)
     return (unsigned)(n < most ? n : most);
 }
 
-/* The link lies in the first word of a free object, or behind the object when that must keep its
- * contents while free. */
-static void lay_out_object(struct us_cache *c)
-{
-    struct us_geometry *g = &c->geometry;
-    size_t end = (c->size + sizeof(void *) - 1) & ~(sizeof(void *) - 1);
-
-    g->align = us_align_of(c->size, c->options.align, c->options.flags, US_LINE);
-    g->state = US_OBJECTS_LIST;
-    g->link = 0;
-    g->slab_overhead = 0;
-    if (c->has_constructor) {
-        g->link = (ptrdiff_t)end;
-        end += sizeof(void *);
-    }
-    if (end == 0)
-        end = sizeof(void *);
-    g->stride = (end + g->align - 1) & ~(g->align - 1);
-}
-
 /* What the limits of the row do not say. */
 static enum us_status check_min_partial(const struct us_cache *c, int64_t value, struct us_error *e)
 {
@@ -204,7 +184,7 @@ enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e)
     enum us_status status;
     unsigned order;
 
-    lay_out_object(c);
+    us_link_layout(c);
     status = settle_tunables(c, e);
     if (status != US_OK)
         return status;

@@ -25,6 +25,24 @@ size_t us_align_of(size_t size, size_t align, unsigned cache_flags, size_t line)
     return (align + word - 1) & ~(word - 1);
 }
 
+void us_link_layout(struct us_cache *c)
+{
+    struct us_geometry *g = &c->geometry;
+    size_t end = (c->size + sizeof(void *) - 1) & ~(sizeof(void *) - 1);
+
+    g->align = us_align_of(c->size, c->options.align, c->options.flags, US_LINE);
+    g->state = US_OBJECTS_LIST;
+    g->link = 0;
+    g->slab_overhead = 0;
+    if (c->has_constructor) {
+        g->link = (ptrdiff_t)end;
+        end += sizeof(void *);
+    }
+    if (end == 0)
+        end = sizeof(void *);
+    g->stride = (end + g->align - 1) & ~(g->align - 1);
+}
+
 unsigned us_order_for(uint64_t bytes, size_t page_size)
 {
     return bytes <= page_size ? 0 : us_fls((bytes - 1) / page_size);

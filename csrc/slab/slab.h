@@ -134,6 +134,9 @@ unsigned us_fls(uint64_t x); /* 1-based highest set bit, 0 for 0 */
 unsigned us_order_for(uint64_t bytes, size_t page_size);
 /* The general caches of the SLUB family, for requests of up to two pages; ended by 0. */
 const uint32_t *us_kmalloc_sizes(const struct us_machine *m);
+/* Stride, alignment and link of policies that thread free objects through themselves: the link lies
+ * in the first word, or behind the object when that must keep its contents while free. */
+void us_link_layout(struct us_cache *c);
 /* SLUB's order search (slub_facts 1.1.6): smallest order that holds min_objects with little waste;
  * halve = 2.6.25 (fractions 8, 4, min_objects halved), else 16, 8, 4 and decremented.
  * Returns US_MAX_ORDER + 1 when the size does not fit at all. */

@@ -170,7 +170,7 @@ static void visit_chain(struct us_cache *c, const struct us_visitor *v, struct u
                         uint64_t base, void *first, uint32_t size, bool reversed)
 {
     struct us_memory *mem = c->slabs->memory;
-    void *chunk[VISIT_CHUNK], **object = chunk;
+    void *chunk[VISIT_CHUNK] = {NULL}, **object = chunk;
     uint32_t at = 0, most = VISIT_CHUNK;
 
     if (size > VISIT_CHUNK && (object = us_meta_alloc(mem, size * sizeof(*object))) != NULL)

@@ -341,7 +341,9 @@ class Rules:
         slab = self.owned.get(cpu)
         if slab and self.freelist[cpu] and node in (None, slab.node):
             self.counts["alloc_fastpath"] += 1
+            self.served(cpu)
             return self.freelist[cpu].pop()
+        self.slow(cpu)
         if slab:
             if node in (None, slab.node):
                 self.counts["alloc_refill"] += 1
@@ -349,10 +351,29 @@ class Rules:
                     return self.load(cpu, slab)
             self.deactivate(cpu)
         home = self.node_of[cpu] if node is None else node
-        if not self.partial[home]:
+        taken = self.pick(cpu, home)
+        if taken is None:
             return None
         self.counts["alloc_from_partial"] += 1
-        return self.load(cpu, self.partial[home].pop(0))
+        return self.load(cpu, taken)
+
+    def pick(self, cpu: int, home: int) -> Slab | None:
+        """The partial slab that becomes the CPU's."""
+        return self.partial[home].pop(0) if self.partial[home] else None
+
+    def served(self, cpu: int) -> None:
+        """A fast allocation."""
+
+    def slow(self, cpu: int) -> None:
+        """A slow allocation begins."""
+
+    def at_tail(self, cpu: int, slab: Slab, otherwise: bool) -> bool:
+        """Where the CPU adds a slab to a list."""
+        return otherwise
+
+    def add(self, cpu: int, slab: Slab, tail: bool) -> None:
+        listed = self.partial[slab.node]
+        listed.insert(len(listed) if self.at_tail(cpu, slab, tail) else 0, slab)
 
     def adopt(self, cpu: int, node: int | None, base: int) -> int:
         """A new slab at `base`, its objects in address order."""
@@ -382,12 +403,13 @@ class Rules:
         if not slab.free:
             self.counts["deactivate_full"] += 1
         elif len(slab.free) < FEW:
-            self.counts["deactivate_to_head" if moved else "deactivate_to_tail"] += 1
-            partial.insert(0 if moved else len(partial), slab)
+            tail = self.at_tail(cpu, slab, not moved)
+            self.counts["deactivate_to_tail" if tail else "deactivate_to_head"] += 1
+            self.add(cpu, slab, tail)
         else:
             self.counts["deactivate_empty"] += 1
             if len(partial) < KEPT:
-                partial.append(slab)
+                self.add(cpu, slab, True)
             else:
                 self.release(slab)
 
@@ -411,7 +433,7 @@ class Rules:
             self.counts["free_remove_partial"] += 1
             self.release(slab)
         elif len(slab.free) == 1:
-            partial.append(slab)
+            self.add(cpu, slab, True)
             self.counts["free_add_partial"] += 1
 
     def flush(self) -> None:
@@ -452,12 +474,29 @@ steps = st.lists(
 @pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
 @given(program=steps)
 def test_random_programs_follow_the_rules(debug: str | None, program: list[Any]) -> None:
-    with us.Allocator("slub", machine=grid(2, 1, 2), debug=debug, address_range="256 MiB") as alloc:
+    rules = Rules(debug is not None, [0, 0, 1, 1])
+    follow("slub", rules, program, debug=debug)
+
+
+def follow(
+    policy: str,
+    rules: Rules,
+    program: list[Any],
+    counters: tuple[str, ...] = COUNTERS,
+    debug: str | None = None,
+    **tunables: Any,
+) -> None:
+    """Runs a program on the policy and by the rules; both end alike."""
+    with us.Allocator(policy, machine=grid(2, 1, 2), debug=debug, address_range="256 MiB") as alloc:
         cache = alloc.create_cache(
-            "model", LARGE, min_objects=FEW, min_partial=KEPT, remote_node_defrag_ratio=0
+            "model",
+            LARGE,
+            min_objects=FEW,
+            min_partial=KEPT,
+            remote_node_defrag_ratio=0,
+            **tunables,
         )
         s = SlubScene(alloc, cache)
-        rules = Rules(debug is not None, [0, 0, 1, 1])
         live: list[int] = []
 
         def one(cpu: int, node: int | None) -> None:
@@ -498,8 +537,8 @@ def test_random_programs_follow_the_rules(debug: str | None, program: list[Any])
                 cache.shrink()
         compare(rules, s)
         stats = cache.stats(exact=True)
-        assert {name: stats[name] for name in COUNTERS} == {
-            name: rules.counts[name] for name in COUNTERS
+        assert {name: stats[name] for name in counters} == {
+            name: rules.counts[name] for name in counters
         }
         assert balance(cache) == len(live)
         cache.free_bulk(live)

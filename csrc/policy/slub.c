@@ -260,7 +260,6 @@ static void *allocate(struct us_slub_ask *a)
     s = new_slab(a);
     if (!s)
         return after_failure(a);
-    us_slub_note_good(a->c, a->cpu);
     us_slab_lock(a->f, s);
     us_slab_set_state(s, US_SLAB_FROZEN);
     return load(a, s);

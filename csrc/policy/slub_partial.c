@@ -131,14 +131,25 @@ static struct us_slab *relist(struct us_cache *c, unsigned cpu, struct us_slab *
     return NULL;
 }
 
+/* A CPU that has only freed so far has no region to put a list in. */
+static bool can_adopt(struct us_cache *c, struct us_flight *f)
+{
+    const unsigned cpu = us_cpu_now(c->machine);
+
+    if (!has_cpu_partial(c) || f->nested)
+        return false;
+    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
+        us_words_populate(c, f, cpu);
+    return us_local_is_open(&c->local, cpu);
+}
+
 enum outcome { OUT_BUSY, OUT_REFUSED, OUT_DONE };
 
 /* Repeats the exchange until it succeeds; the node lock is held afterwards if ch->listing. */
 static enum outcome exchange(struct us_cache *c, struct us_flight *f, unsigned cpu,
                              struct us_slab *s, const struct load *l, struct change *ch)
 {
-    const bool may_adopt =
-        has_cpu_partial(c) && !f->nested && us_local_is_open(&c->local, us_cpu_now(c->machine));
+    const bool may_adopt = can_adopt(c, f);
     struct us_partial *p = us_slub_node_of(c, s);
     bool held = false;
     enum us_exchange done;
@@ -571,23 +582,26 @@ static unsigned link_chain(struct us_cache *c, struct us_slab *s, void **in, uns
     return left;
 }
 
-/* The chain goes to its slab at once. False: it has to go object by object. */
+static bool is_cpu_slab(const struct us_cache *c, const struct us_slab *s)
+{
+    return c->local.mode != US_MODE_CONTROL &&
+           us_local_word(&c->local, us_cpu_now(c->machine), 0) == &s->local;
+}
+
+/* The chain goes to its slab at once. False: it has to go object by object, to the CPU's freelist
+ * or to where a signal handler may leave it. */
 static bool put_chain(struct us_cache *c, struct us_slab *s, const struct load *l)
 {
     struct us_flight f;
-    enum outcome out;
+    enum outcome out = OUT_BUSY;
 
     if (!us_flight_try(c->machine, &f))
         return false;
     us_slub_check_deferred(c, &f, s->node);
-    out = put_load(c, &f, us_cpu_now(c->machine), s, l);
+    if (!is_cpu_slab(c, s))
+        out = put_load(c, &f, us_cpu_now(c->machine), s, l);
     us_flight_leave(&f);
     return out == OUT_DONE;
-}
-
-static bool is_cpu_slab(const struct us_cache *c, const struct us_slab *s)
-{
-    return us_local_word(&c->local, us_cpu_now(c->machine), 0) == &s->local;
 }
 
 /* From the tail on, so that the head is the first to be served again. */
@@ -623,7 +637,7 @@ static void free_window(struct us_cache *c, void **in, unsigned n)
             continue;
         }
         n = link_chain(c, s, in, n, &l);
-        if (is_cpu_slab(c, s) || !put_chain(c, s, &l))
+        if (!put_chain(c, s, &l))
             free_singly(c, &l, single);
     }
 }

@@ -28,7 +28,7 @@ bool us_slub_at_tail(const struct us_cache *c, unsigned cpu, uint32_t free, bool
 struct us_slab *us_slub_lock_partial(const struct us_slub_ask *a, bool *deferred);
 /* The same of another node's list. */
 struct us_slab *us_slub_lock_other(struct us_slub_ask *a, struct us_partial *p);
-/* A slab fit for a CPU that thrashed was got. */
+/* A partial slab fit for a CPU that thrashes was got. */
 void us_slub_note_good(struct us_cache *c, unsigned cpu);
 
 /* ---- life ---------------------------------------------------------------------------- */

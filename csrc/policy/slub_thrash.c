@@ -26,9 +26,10 @@
  *
  * Gaps of the reconstruction and how they are filled. A CPU without a slab counts a slow allocation
  * as well. A scan of an empty list is no deferral: other nodes are then asked as ever, which apply
- * no threshold in ratio. A new slab that a deferral brought is a good one: it ends the thrashing,
- * as a partial slab that passed does. When the page provider fails, deferred slabs serve. Caches
- * with consistency checks, which have no CPU freelist, work as in mode off.
+ * no threshold in ratio. A partial slab that passed ends the thrashing at once; a new slab does
+ * not, but the slow allocation that follows it does when it served the watermark: until then what
+ * the CPU adds to lists is ordered as said. When the page provider fails, deferred slabs serve.
+ * Caches with consistency checks, which have no CPU freelist, work as in mode off.
  */
 #include "policy/slub_slab.h"
 

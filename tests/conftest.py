@@ -25,6 +25,7 @@ machine and debug, which the names of test and policy choose; the rest of the pr
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,6 +52,12 @@ hypothesis.settings.load_profile(
 )
 
 SCENES = pytest.StashKey[list[Any]]()
+
+
+def pytest_sessionstart() -> None:
+    """The suite sends itself and its children ^C, which a shell's background job ignores."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

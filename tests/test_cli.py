@@ -297,19 +297,22 @@ def test_standard_input_is_a_trace_too(trace_file: Path) -> None:
 
 
 def test_ctrl_c_ends_a_long_run_with_one_line() -> None:
-    child = subprocess.Popen(
+    with subprocess.Popen(
         command("run", "pair", "--min-time", "1000s"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    for _ in range(600):
-        names = [t.read_text() for t in Path(f"/proc/{child.pid}/task").glob("*/comm")]
-        if "us-task 0\n" in names:
-            break
-        time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    ) as child:
+        for _ in range(600):
+            names = [t.read_text() for t in Path(f"/proc/{child.pid}/task").glob("*/comm")]
+            if "us-task 0\n" in names:
+                break
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        try:
+            out, err = child.communicate(timeout=60)
+        finally:
+            child.kill()
     assert child.returncode == 130
     assert out == "" and err.strip() == "unislab: interrupted"  # click ends the line of ^C
 

@@ -29,8 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 help:
 	@echo "make demo      install into $(VENV) and run the main job on a real trace"
-	@echo "make test      install and run the suite: everything with rseq, what differs without it again;"
-	@echo "               over unified and slub in full, over the other policies a core in one mode each"
+	@echo "make test      install and run the suite, with rseq and without: unified and slub in full, a core of the rest"
 	@echo "make test-all  the full product: every policy, slow tests too, both modes, then the sanitizers"
 	@echo "make bench     the benchmarks against their bounds, into build/bench.json"
 	@echo "make lint      ruff, mypy with stubtest, clang-format, compiler warnings as errors"

@@ -197,10 +197,19 @@ static void zero_and_pattern(void)
     }
 }
 
+/* The queueing form of mid-2010 mixes nodes: a queue takes what is freed, and gives it to whoever
+ * comes. */
+static bool mixes_nodes(const char *policy)
+{
+    return strcmp(policy, "sleb") == 0;
+}
+
 static void nodes_are_honoured(void)
 {
     FOR_EACH_POLICY(policy)
     {
+        if (mixes_nodes(policy))
+            continue;
         struct us_allocator *a = fixture_open(policy, &fixture_two_nodes, 0, false);
         struct us_cache *c = fixture_cache(a, "test", 128, 0);
         void *object[40];
@@ -228,6 +237,8 @@ static void task_policy_places_objects_of_spread_caches(void)
 {
     FOR_EACH_POLICY(policy)
     {
+        if (mixes_nodes(policy))
+            continue;
         struct us_allocator *a = fixture_open(policy, &fixture_two_nodes, 0, false);
         struct us_cache *spread = fixture_cache(a, "spread", 128, US_MEM_SPREAD);
         struct us_cache *plain = fixture_cache(a, "plain", 128, 0);

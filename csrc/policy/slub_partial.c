@@ -414,8 +414,9 @@ static void count_single(struct us_slub_ask *a, bool listed, bool full)
              full ? US_SLUB_PARTIAL_DEACTIVATE_FULL : US_SLUB_PARTIAL_DEACTIVATE_TO_HEAD);
 }
 
-/* The node lock is held: one object of an unfrozen slab, *left remain. NULL: its chain is broken,
- * or a nested flight found it locked; *broken tells. */
+/* The node lock is held: one object of an unfrozen slab, *left remain. One whose last object it was
+ * is frozen, or who frees into it would adopt it while it is on the list. NULL: its chain is
+ * broken, or a nested flight found it locked; *broken tells. */
 static void *pop_one(struct us_slub_ask *a, struct us_slab *s, uint32_t *left, bool *broken)
 {
     struct us_pair old, next;
@@ -435,13 +436,31 @@ static void *pop_one(struct us_slub_ask *a, struct us_slab *s, uint32_t *left, b
             continue;
         }
         next.free--;
+        if (next.free == 0)
+            next.state |= US_SLAB_FROZEN;
         done = us_pair_exchange(a->f, s, old, next);
     } while (us_slub_partial_lost(a->c, a->cpu, done) && done != US_EXCHANGE_BUSY);
     *left = next.free;
     return done == US_EXCHANGE_DONE ? old.freelist : NULL;
 }
 
-/* One object of the first slab of a list that has one to give. */
+/* The node lock is held: a slab whose last object was taken leaves the list, and comes back when
+ * something was freed into it meanwhile. */
+static void unlist_full(struct us_slub_ask *a, struct us_partial *p, struct us_slab *s)
+{
+    struct us_pair old, next;
+
+    us_partial_remove(p, s);
+    do {
+        old = next = us_pair_look(s);
+        next.state = (uint8_t)(old.state & ~US_SLAB_FROZEN);
+    } while (us_slub_partial_lost(a->c, a->cpu, us_pair_exchange(a->f, s, old, next)));
+    if (old.free > 0)
+        us_partial_add(p, s, true);
+}
+
+/* One object of the first slab of a list that has one to give. A nested flight, which may find an
+ * exchange barred, leaves last objects alone. */
 static void *take_listed(struct us_slub_ask *a, struct us_partial *p)
 {
     struct us_slab *s, *next;
@@ -453,13 +472,17 @@ static void *take_listed(struct us_slub_ask *a, struct us_partial *p)
         return NULL;
     for (s = p->slabs.first; s && !object; s = next) {
         next = s->next;
+        if (a->f->nested && us_pair_look(s).free <= 1)
+            continue;
         object = pop_one(a, s, &left, &broken);
         if (broken && a->f->nested)
             continue; /* left for who may wait */
-        if ((object && left == 0) || broken)
-            us_partial_remove(p, s);
-        if (broken)
-            us_slub_partial_isolate(a->c, a->f, s, us_pair_look(s).freelist);
+        if (object && left == 0)
+            unlist_full(a, p, s);
+        if (!broken)
+            continue;
+        us_partial_remove(p, s);
+        us_slub_partial_isolate(a->c, a->f, s, us_pair_look(s).freelist);
     }
     us_lock_drop(a->f, &p->lock);
     if (object) {

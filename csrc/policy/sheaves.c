@@ -25,8 +25,10 @@
  * and what has been filled finds its place by the state found (step f). One that was filled for
  * another node goes to that node's barn.
  *
- * Locks. control (a CPU's words while it is closed), then barn (class shared) or slab, then node.
- * barn and node never nest. No lock is held over the page provider.
+ * Locks. control (a CPU's words while it is closed), then barn (class shared) or node, which never
+ * nest. A slab has no lock: its freelist and count change by one exchange (slab/chained.h), before
+ * which the node lock is taken if the slab is going on its list or off it. No lock is held over the
+ * page provider.
  *
  * Debug. Caches with consistency checks have no sheaves: every allocation takes one object from a
  * listed slab and every free goes to the slab. A signal handler that interrupted a slow path works
@@ -40,12 +42,11 @@
  * Not as in the original. A CPU gets its main sheaf at its first slow path, not when the cache is
  * made, so that thousands of modelled CPUs cost what they use; a cache that cannot get memory for
  * it goes on without. There are no frees after a grace period: those counters stay 0. An allocation
- * that fails is in no counter. Slabs are guarded by a byte lock where the original exchanges two
- * words. Where the reference leaves open what becomes of empty sheaves beyond ten, the barn keeps
- * them, since exchanges and undo steps do not look at the limit; what of a chain of frees comes
- * first: it is linked from its end, so the first of the array is allocated first; how slabs of
- * equal use are ordered by a shrink: as they were. When the page provider fails, flushes may have
- * brought objects to partial lists, so these are asked once more.
+ * that fails is in no counter. Where the reference leaves open what becomes of empty sheaves beyond
+ * ten, the barn keeps them, since exchanges and undo steps do not look at the limit; what of a
+ * chain of frees comes first: it is linked from its end, so the first of the array is allocated
+ * first; how slabs of equal use are ordered by a shrink: as they were. When the page provider
+ * fails, flushes may have brought objects to partial lists, so these are asked once more.
  */
 #include "policy/sheaves.h"
 

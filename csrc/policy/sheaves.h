@@ -4,7 +4,7 @@
 #define US_POLICY_SHEAVES_H
 
 #include "policy/policy.h"
-#include "slab/listed.h"
+#include "slab/chained.h"
 
 #define US_BARN_FULL           10    /* full sheaves beyond which a barn takes no more */
 #define US_BARN_EMPTY          10    /* empty ones, likewise */
@@ -76,7 +76,7 @@
     row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
         "preferred order refused, smallest order used")                                           \
     row(CMPXCHG_DOUBLE_FAIL, "cmpxchg_double_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \
-        false, "exchange of a slab's freelist and counters lost a race (slab locks: 0)")          \
+        false, "exchange of a slab's freelist and counters lost a race")          \
     row(FREE_RCU_SHEAF, "free_rcu_sheaf", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
         "frees after a grace period by way of a sheaf: there are none here, 0")                   \
     row(FREE_RCU_SHEAF_FAIL, "free_rcu_sheaf_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \

@@ -80,7 +80,7 @@ static uint64_t shrink_partial(struct us_cache *c, struct us_flight *f, unsigned
 
     if (!(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
         return 0;
-    empty = us_partial_unlist_empty(f, p, true);
+    empty = us_partial_unlist_empty(f, p, false);
     us_partial_sort(p, PROMOTED);
     us_lock_drop(f, &p->lock);
     return us_slab_release_chain(c, f, us_cpu_now(c->machine), empty, US_SHEAVES_SHRINK_SLAB);

@@ -16,13 +16,23 @@ static void release(struct us_cache *c, struct us_flight *f, unsigned cpu, struc
     us_slab_release(c, f, s);
 }
 
+static void count_lost(struct us_cache *c, unsigned cpu, uint64_t lost)
+{
+    if (US_UNLIKELY(lost > 0))
+        us_count_n(c, cpu, US_SHEAVES_CMPXCHG_DOUBLE_FAIL, lost);
+}
+
 /* The ordinary way of a chain into its slab; false: a nested flight found a lock busy. */
 static bool put_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
                       const struct us_chain *chain)
 {
     const struct us_sheaves *st = us_sheaves_of(c);
+    uint64_t lost = 0;
+    const enum us_put done =
+        us_chained_put(c, f, &st->node[s->node], s, chain, st->min_partial, &lost);
 
-    switch (us_partial_put_chain(c, f, &st->node[s->node], s, chain, st->min_partial, true)) {
+    count_lost(c, cpu, lost);
+    switch (done) {
     case US_PUT_BUSY:
         return false;
     case US_PUT_LISTED:
@@ -158,17 +168,13 @@ static void count_slow(const struct us_sheaves_ask *a, const void *object)
         us_count(a->c, a->cpu, US_SHEAVES_ALLOC_OFF_NODE);
 }
 
-/* One object off the first slab of a list. */
 static void *from_list(const struct us_sheaves_ask *a, unsigned node)
 {
-    struct us_partial *p = &us_sheaves_of(a->c)->node[node];
-    struct us_slab *s;
-    void *object;
+    uint64_t lost = 0;
+    void *object = us_chained_take(a->c, a->f, &us_sheaves_of(a->c)->node[node], &lost);
 
-    while ((s = us_partial_lock_first(a->f, p, 1)) != NULL)
-        if ((object = us_partial_take(a->c, a->f, p, s)) != NULL)
-            return object;
-    return NULL;
+    count_lost(a->c, a->cpu, lost);
+    return object;
 }
 
 /* The k-th of the other nodes, nearest number first; some numbers are none of a node. */
@@ -293,23 +299,17 @@ void *us_sheaves_one(struct us_sheaves_ask *a)
 
 /* ---- refills --------------------------------------------------------------------------- */
 
-/* Takes the freelist of a pulled slab: up to n objects to out[], the rest goes back. */
+/* Up to n objects of a pulled slab to out[]; the rest goes back. */
 static unsigned empty_out(const struct us_sheaves_ask *a, struct us_slab *s, void **out, unsigned n)
 {
-    struct us_chain chain;
+    const unsigned cpu = us_cpu_now(a->c->machine);
+    struct us_chain rest;
+    uint64_t lost = 0;
     uint32_t got = n;
 
-    us_slab_lock(a->f, s);
-    us_slab_take_chain(s, &chain);
-    us_slab_unlock(a->f, s);
-    if (!us_chain_take(a->c, s, &chain, out, &got)) {
-        us_slab_lock(a->f, s);
-        us_slab_set_free(s, s->free + chain.n);
-        us_slab_isolate(a->c, s, chain.head);
-        us_slab_unlock(a->f, s);
-    } else if (chain.n > 0) {
-        (void)put_chain(a->c, a->f, us_cpu_now(a->c->machine), s, &chain);
-    }
+    if (us_chained_empty(a->c, a->f, s, out, &got, &rest, &lost) && rest.n > 0)
+        (void)put_chain(a->c, a->f, cpu, s, &rest);
+    count_lost(a->c, cpu, lost);
     return got;
 }
 
@@ -321,7 +321,7 @@ static void unpull(const struct us_sheaves_ask *a, struct us_partial *p, struct 
 
     if (!us_lock_take(a->f, &p->lock))
         __builtin_trap(); /* not nested */
-    empty = us_partial_unpull(p, pulled, us_sheaves_of(a->c)->min_partial);
+    empty = us_chained_unpull(p, pulled, us_sheaves_of(a->c)->min_partial);
     us_lock_drop(a->f, &p->lock);
     us_slab_release_chain(a->c, a->f, us_cpu_now(a->c->machine), empty, US_SHEAVES_FREE_SLAB);
 }
@@ -337,7 +337,7 @@ static unsigned refill_from(const struct us_sheaves_ask *a, unsigned node, bool 
         return 0;
     if (!(try_only ? us_lock_try(a->f, &p->lock) : us_lock_take(a->f, &p->lock)))
         return 0;
-    s = us_partial_pull(p, n);
+    s = us_chained_pull(p, n);
     us_lock_drop(a->f, &p->lock);
     for (; s && got < n; s = next) {
         next = s->next;

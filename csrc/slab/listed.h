@@ -153,38 +153,10 @@ enum us_put {
     US_PUT_UNLISTED, /* it is empty and off its list: the caller releases it */
     US_PUT_EMPTIED,  /* the same, of a slab that was full: it has one object */
 };
-/* Objects of one slab linked to each other, the last to anything. */
-struct us_chain {
-    void *head, *tail;
-    uint32_t n;
-};
 /* Puts an object back to its slab's own chain, under its lock; the node lock is taken when the slab
  * goes on the list or off it. An empty slab is kept on a list of fewer than `keep`. */
 enum us_put us_partial_put(struct us_cache *c, struct us_flight *f, struct us_partial *p,
                            struct us_slab *s, void *object, uint64_t keep, bool at_tail);
-/* The same with a chain of free objects, at once. */
-enum us_put us_partial_put_chain(struct us_cache *c, struct us_flight *f, struct us_partial *p,
-                                 struct us_slab *s, const struct us_chain *chain, uint64_t keep,
-                                 bool at_tail);
-
-/* ---- pulled slabs: pull.c -------------------------------------------------------------- */
-
-/* A pulled slab has free objects and is on no list, but known to who pulled it; who puts objects
- * into it leaves it there, even when it becomes empty. */
-
-/* Node lock held. Pulls slabs off the head of a list until they have `want` free objects together;
- * they are chained through next, in list order. */
-struct us_slab *us_partial_pull(struct us_partial *p, uint32_t want);
-/* Node lock held. Puts a chain of them back to the head of the list, in their order, but for empty
- * ones beyond `keep`: those are returned, chained and private, to be released. */
-struct us_slab *us_partial_unpull(struct us_partial *p, struct us_slab *pulled, uint64_t keep);
-/* Slab lock held. Takes the slab's own chain away: it is full then. The chain's tail is not known.
- */
-void us_slab_take_chain(struct us_slab *s, struct us_chain *chain);
-/* Moves up to *n objects off the head of such a chain to out[] and finds the tail of what is left;
- * *n gets how many. False when the chain is broken: n objects of it have not been moved. */
-bool us_chain_take(const struct us_cache *c, const struct us_slab *s, struct us_chain *chain,
-                   void **out, uint32_t *n);
 
 /* Node lock held. Takes the empty slabs off a list, chained through next, private; `slab_locks`
  * tells that the policy has such locks: a slab whose lock is busy stays. */

@@ -74,40 +74,31 @@ bool us_partial_publish(struct us_flight *f, struct us_partial *p, struct us_sla
     return true;
 }
 
-/* Free already, as far as can be seen without following the slab's chain. */
-static bool is_free_already(const struct us_slab *s, const struct us_chain *chain)
+/* Free already, as far as can be seen without following the chain. */
+static bool is_free_already(const struct us_slab *s, const void *object)
 {
-    return s->free + chain->n > us_slab_objects(s) || s->freelist == chain->head ||
-           s->freelist == chain->tail || (us_slab_state(s) & US_SLAB_PRIVATE);
-}
-
-static void push_chain(const struct us_cache *c, struct us_slab *s, const struct us_chain *chain)
-{
-    us_slab_write_link(c, chain->tail, s->freelist);
-    s->freelist = chain->head;
-    us_slab_set_free(s, s->free + chain->n);
+    return s->free >= us_slab_objects(s) || s->freelist == object ||
+           (us_slab_state(s) & US_SLAB_PRIVATE);
 }
 
 /* To a slab that no list knows: a CPU's or an isolated one. */
-static enum us_put put_unlisted(struct us_cache *c, struct us_slab *s, const struct us_chain *chain)
+static enum us_put put_unlisted(struct us_cache *c, struct us_slab *s, void *object)
 {
     if (us_slab_state(s) & US_SLAB_ISOLATED) {
-        us_slab_set_free(s, s->free + chain->n);
+        us_slab_set_free(s, s->free + 1);
         return US_PUT_STAYS;
     }
-    push_chain(c, s, chain);
+    us_slab_push_free(c, s, object);
     return US_PUT_OWNED;
 }
 
-/* The list may change: node lock held. */
+/* The list changes: node lock held. */
 static enum us_put put_moving(struct us_cache *c, struct us_partial *p, struct us_slab *s,
-                              const struct us_chain *chain, uint64_t keep, bool at_tail)
+                              void *object, uint64_t keep, bool at_tail)
 {
     const bool was_full = s->free == 0;
 
-    push_chain(c, s, chain);
-    if (!was_full && !(us_slab_state(s) & US_SLAB_PARTIAL))
-        return US_PUT_STAYS; /* pulled */
+    us_slab_push_free(c, s, object);
     if (s->free == us_slab_objects(s) && p->slabs.length >= keep) {
         if (!was_full)
             us_partial_remove(p, s);
@@ -122,55 +113,45 @@ static enum us_put put_moving(struct us_cache *c, struct us_partial *p, struct u
 
 /* Slab lock held. */
 static enum us_put put_locked(struct us_cache *c, struct us_flight *f, struct us_partial *p,
-                              struct us_slab *s, const struct us_chain *chain, uint64_t keep,
-                              bool at_tail)
+                              struct us_slab *s, void *object, uint64_t keep, bool at_tail)
 {
-    const bool was_full = s->free == 0, empty = s->free + chain->n == us_slab_objects(s);
+    const bool was_full = s->free == 0, empty = s->free + 1 == us_slab_objects(s);
     enum us_put done;
 
-    if (is_free_already(s, chain)) {
-        us_report_misuse(c, US_MISUSE_DOUBLE_FREE, chain->head);
+    if (is_free_already(s, object)) {
+        us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         return US_PUT_REFUSED;
     }
     if (us_slab_state(s) & (US_SLAB_FROZEN | US_SLAB_ISOLATED))
-        return put_unlisted(c, s, chain);
+        return put_unlisted(c, s, object);
     if (!was_full && !empty) {
-        push_chain(c, s, chain);
+        us_slab_push_free(c, s, object);
         return US_PUT_STAYS;
     }
     if (empty && f->nested) /* releasing takes locks that a nested flight might not get */
         return US_PUT_BUSY;
     if (empty && was_full && keep == 0) {
-        push_chain(c, s, chain);
+        us_slab_push_free(c, s, object);
         us_slab_set_state(s, US_SLAB_PRIVATE);
         return US_PUT_EMPTIED;
     }
     if (!us_lock_take(f, &p->lock))
         return US_PUT_BUSY;
-    done = put_moving(c, p, s, chain, keep, at_tail);
+    done = put_moving(c, p, s, object, keep, at_tail);
     us_lock_drop(f, &p->lock);
-    return done;
-}
-
-enum us_put us_partial_put_chain(struct us_cache *c, struct us_flight *f, struct us_partial *p,
-                                 struct us_slab *s, const struct us_chain *chain, uint64_t keep,
-                                 bool at_tail)
-{
-    enum us_put done;
-
-    if (!us_bytelock_take(f, &s->lock))
-        return US_PUT_BUSY;
-    done = put_locked(c, f, p, s, chain, keep, at_tail);
-    us_slab_unlock(f, s);
     return done;
 }
 
 enum us_put us_partial_put(struct us_cache *c, struct us_flight *f, struct us_partial *p,
                            struct us_slab *s, void *object, uint64_t keep, bool at_tail)
 {
-    const struct us_chain one = {.head = object, .tail = object, .n = 1};
+    enum us_put done;
 
-    return us_partial_put_chain(c, f, p, s, &one, keep, at_tail);
+    if (!us_bytelock_take(f, &s->lock))
+        return US_PUT_BUSY;
+    done = put_locked(c, f, p, s, object, keep, at_tail);
+    us_slab_unlock(f, s);
+    return done;
 }
 
 /* ---- shrinking ----------------------------------------------------------------------- */

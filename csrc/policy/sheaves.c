@@ -106,11 +106,11 @@ static void *pop_and_give(struct us_sheaves_ask *a, struct us_sheaf_pair *p, uns
         return NULL;
     }
     us_sheaf_set(s, us_sheaf_size(s) - 1);
-    us_count(c, p->cpu, US_SHEAVES_ALLOC_FASTPATH);
-    if (how != US_SHEAVES_ALLOC_FASTPATH)
-        us_count(c, p->cpu, how);
     if (how == US_SHEAVES_ALLOC_REFILLED && node != us_node_of_cpu(c->machine, p->cpu))
         us_count(c, p->cpu, US_SHEAVES_ALLOC_OFF_NODE);
+    if (how != US_SHEAVES_ALLOC_FASTPATH)
+        us_count(c, p->cpu, how);
+    us_count(c, p->cpu, US_SHEAVES_ALLOC_FASTPATH);
     us_sheaf_pair_give(c, a->f, p);
     return object;
 }
@@ -296,9 +296,9 @@ static bool push_and_give(struct giving *g, struct us_sheaf_pair *p)
         us_node_of_cpu(g->c->machine, p->cpu) == g->node && us_sheaf_push_c(p->main, g->object);
 
     if (pushed) {
-        us_count(g->c, p->cpu, US_SHEAVES_FREE_FASTPATH);
         if (g->how != US_SHEAVES_FREE_FASTPATH)
             us_count(g->c, p->cpu, g->how);
+        us_count(g->c, p->cpu, US_SHEAVES_FREE_FASTPATH);
     }
     us_sheaf_pair_give(g->c, g->f, p);
     return pushed;

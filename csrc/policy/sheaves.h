@@ -53,7 +53,9 @@
     row(TOTAL_OBJECTS, "total_objects", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
         get_total_objects, NULL, "objects that all slabs can hold")
 
-/* row: id, name, feeds, less, source, hidden, help */
+/* row: id, name, feeds, less, source, hidden, help
+ * A row that takes something off another one is counted before what it is taken from, and read
+ * after it: so that nothing is ever shown that has to be taken back. */
 #define US_SHEAVES_COUNTERS(row)                                                                  \
     row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FEEDS_NONE, US_FROM_POPS, false,      \
         "popped from a sheaf")                                                                    \

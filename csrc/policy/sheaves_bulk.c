@@ -44,9 +44,9 @@ static unsigned from_replaced(struct us_cache *c, struct us_flight *f, void **ou
         k = n < size ? (uint32_t)n : size;
         __builtin_memcpy(out, p.main->object + size - k, k * sizeof(*out));
         us_sheaf_set(p.main, size - k);
-        us_count_n(c, p.cpu, US_SHEAVES_ALLOC_FASTPATH, k);
         if (how == US_REPLACED_BARN)
             us_count(c, p.cpu, US_SHEAVES_ALLOC_BARN);
+        us_count_n(c, p.cpu, US_SHEAVES_ALLOC_FASTPATH, k);
     }
     us_sheaf_pair_give(c, f, &p);
     return k;
@@ -59,8 +59,8 @@ static void count_refilled(struct us_cache *c, void *const *object, unsigned n)
 
     for (i = 0; i < n; i++)
         away += us_node_of(&c->slabs->range, object[i]) != node;
-    us_count_n(c, cpu, US_SHEAVES_ALLOC_SLOWPATH, n);
     us_count_n(c, cpu, US_SHEAVES_ALLOC_OFF_NODE, away);
+    us_count_n(c, cpu, US_SHEAVES_ALLOC_SLOWPATH, n);
 }
 
 /* Straight from slabs: all of them or none. */
@@ -169,9 +169,9 @@ static size_t free_past_full(struct us_cache *c, void *const *object, size_t n)
         if (how != US_REPLACED_NOT &&
             us_node_of_cpu(c->machine, p.cpu) == us_node_of(&c->slabs->range, object[0])) {
             us_sheaf_push_c(p.main, object[0]);
-            us_count(c, p.cpu, US_SHEAVES_FREE_FASTPATH);
             if (how == US_REPLACED_BARN)
                 us_count(c, p.cpu, US_SHEAVES_FREE_BARN);
+            us_count(c, p.cpu, US_SHEAVES_FREE_FASTPATH);
             n = 1;
         } else {
             how = US_REPLACED_NOT;

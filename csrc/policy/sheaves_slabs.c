@@ -52,9 +52,9 @@ static bool put_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, str
 
 static void count_freed(struct us_cache *c, unsigned cpu, unsigned node, uint32_t n)
 {
-    us_count_n(c, cpu, US_SHEAVES_FREE_SLOWPATH, n);
     if (node != us_node_of_cpu(c->machine, cpu))
         us_count_n(c, cpu, US_SHEAVES_FREE_OFF_NODE, n);
+    us_count_n(c, cpu, US_SHEAVES_FREE_SLOWPATH, n);
 }
 
 bool us_sheaves_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
@@ -163,9 +163,9 @@ void us_sheaf_flush(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
 
 static void count_slow(const struct us_sheaves_ask *a, const void *object)
 {
-    us_count(a->c, a->cpu, US_SHEAVES_ALLOC_SLOWPATH);
     if (us_node_of(&a->c->slabs->range, object) != us_node_of_cpu(a->c->machine, a->cpu))
         us_count(a->c, a->cpu, US_SHEAVES_ALLOC_OFF_NODE);
+    us_count(a->c, a->cpu, US_SHEAVES_ALLOC_SLOWPATH);
 }
 
 static void *from_list(const struct us_sheaves_ask *a, unsigned node)

@@ -135,7 +135,10 @@ static US_COLD void *fall_back(struct us_cache *c, struct us_flight *f, unsigned
 
     for (;;) {
         for (i = 0; i < nnodes && !*refused; i++) {
-            object = us_slabp_take_one(c, f, cpu, us_node_near(node, i, nnodes), refused);
+            const unsigned near = us_node_near(node, i, nnodes);
+
+            object =
+                us_slabp_has_free(c, near) ? us_slabp_take_one(c, f, cpu, near, refused) : NULL;
             if (object)
                 return object;
         }

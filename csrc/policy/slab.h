@@ -141,6 +141,11 @@ US_INLINE struct us_queue *us_slabp_alien(const struct us_cache *c, unsigned nod
 
     return alien ? alien[of] : NULL;
 }
+/* As a racy reader sees it. */
+US_INLINE bool us_slabp_has_free(const struct us_cache *c, unsigned node)
+{
+    return __atomic_load_n(&us_slabp_node_of(c, node)->free_objects, __ATOMIC_RELAXED) != 0;
+}
 /* An array is touched when something was popped since the last ageing pass. */
 US_INLINE bool us_slabp_touched(const struct us_ring *r)
 {

@@ -120,6 +120,7 @@ static void *refill(struct us_cache *c, struct us_flight *f, unsigned cpu, unsig
         return NULL;
     if (shared)
         us_count(c, cpu, US_SLABP_MISS_SHARED);
+    us_count(c, cpu, US_SLABP_ALLOCMISS);
     install(c, f, buffer, n - 1, node);
     return buffer[n - 1];
 }
@@ -130,9 +131,12 @@ static US_COLD void *fall_back(struct us_cache *c, struct us_flight *f, unsigned
                                unsigned flags, bool *refused)
 {
     const unsigned nnodes = c->machine->nnodes;
+    bool last = false;
     void *object;
     unsigned i;
 
+    /* The page provider's efforts bring objects to slabs even where no page comes of them: one more
+     * look. */
     for (;;) {
         for (i = 0; i < nnodes && !*refused; i++) {
             const unsigned near = us_node_near(node, i, nnodes);
@@ -142,8 +146,9 @@ static US_COLD void *fall_back(struct us_cache *c, struct us_flight *f, unsigned
             if (object)
                 return object;
         }
-        if (*refused || !us_slabp_grow(c, f, cpu, node, flags, &node))
+        if (*refused || last)
             return NULL;
+        last = !us_slabp_grow(c, f, cpu, node, flags, &node);
     }
 }
 
@@ -151,15 +156,18 @@ static US_COLD void *fall_back(struct us_cache *c, struct us_flight *f, unsigned
 static void *alloc_on_node(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                            unsigned flags)
 {
-    bool refused = false;
+    bool refused = false, last = false;
     unsigned where;
     void *object;
 
-    do {
+    for (;;) {
         object = us_slabp_take_one(c, f, cpu, node, &refused);
         if (object || refused)
             return object;
-    } while (us_slabp_grow(c, f, cpu, node, this_node(c, flags), &where));
+        if (last)
+            break;
+        last = !us_slabp_grow(c, f, cpu, node, this_node(c, flags), &where);
+    }
     if (flags & US_THISNODE)
         return NULL;
     return fall_back(c, f, cpu, node, flags, &refused);
@@ -174,11 +182,11 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
         return object;
     if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
         us_cpu_ring_populate(c, f, cpu, us_slabp_ring_plan(c));
-    us_count(c, cpu, US_SLABP_ALLOCMISS);
     object = refill(c, f, cpu, flags, refill_size(c, f, cpu), &refused);
     if (object)
         return object;
     us_count(c, cpu, US_SLABP_MISS_LEFT);
+    us_count(c, cpu, US_SLABP_ALLOCMISS);
     if (refused)
         return NULL;
     return alloc_on_node(c, f, cpu, us_node_of_cpu(c->machine, cpu), flags);
@@ -257,9 +265,9 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
 /* A free that the CPU's array could not take: counted by where the flushed objects went. */
 static void count_miss(struct us_cache *c, unsigned cpu, bool shared)
 {
-    us_count(c, cpu, US_SLABP_FREEMISS);
     if (shared)
         us_count(c, cpu, US_SLABP_FLUSH_SHARED);
+    us_count(c, cpu, US_SLABP_FREEMISS);
 }
 
 /* The CPU's array is full: its oldest batch, or as many as the shared array has room for, leave. */

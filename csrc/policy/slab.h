@@ -54,6 +54,8 @@ enum us_slabp_tunable {
         US_SLABP_NTUNABLES
 };
 
+/* A hidden row that takes from a common one is counted before the row that it corrects, so that who
+ * reads meanwhile sees too little, never too much. */
 /* clang-format off */
 /* row: id, name, feeds, less, source, hidden, help */
 #define US_SLABP_COUNTERS(row)                                                                    \

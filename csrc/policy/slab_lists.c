@@ -151,9 +151,9 @@ void *us_slabp_take_one(struct us_cache *c, struct us_flight *f, unsigned cpu, u
     if (!object)
         return NULL;
     now_active(c, cpu, 1);
-    us_count(c, cpu, US_SLABP_NODEALLOCS);
     if (n_of == us_node_of_cpu(c->machine, cpu))
         us_count(c, cpu, US_SLABP_NODE_LOCAL);
+    us_count(c, cpu, US_SLABP_NODEALLOCS);
     return object;
 }
 

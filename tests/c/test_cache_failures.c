@@ -82,7 +82,9 @@ static void allocating(void)
         void *object[N];
         unsigned i, got = 0;
 
-        us_memory_fail(a->memory, US_FAIL_META, UINT32_MAX, 0);
+        /* A slab with an index has none without metadata. */
+        us_memory_fail(a->memory, US_FAIL_META,
+                       c->geometry.state == US_OBJECTS_INDEX ? UINT32_MAX / 3 : UINT32_MAX, 0);
         us_memory_fail(a->memory, US_FAIL_PAGES, UINT32_MAX / 3, 0);
         for (i = 0; i < N; i++) {
             object[got] = i % 3 ? us_cache_alloc(c) : us_cache_alloc_node(c, 0, (int)(i % 2));

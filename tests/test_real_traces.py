@@ -118,6 +118,8 @@ def test_one_cpus_part_counts_the_same_here_and_modelled(policy: str, name: str)
     """A real trace on one CPU takes the same paths on this machine and on a model of it."""
     if policy == "slab" and name == "bursts":
         pytest.skip("its timer goes on between the native passes, for as long as they really take")
+    if policy == "sleb" and name == "bursts":
+        pytest.skip("without a second level its slabs differ from pass to pass; the model has two")
     part = trace_of(name).filter(cpus=0)[:20_000]
     here = us.run(part, policy, min_time=0, pace=1e6)  # two passes, as modelled ones are
     model = us.run(part, policy, machine=us.Machine.from_topology(us.Topology.native()))

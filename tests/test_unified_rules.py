@@ -570,3 +570,74 @@ def test_single_cpu_domains_of_a_node_form_one_group(scene: Set, debug: str | No
     s.delta()
     assert s.one(3) == freed[59]
     s.counted(alloc_shared=1)
+
+
+# ---- many CPUs in a domain  ----------------------------------------------------------------------
+
+SHARD = 511  # half of the 1022 entries that 600 asked for become (16 + 8*600 bytes: two pages)
+
+
+def shards(s: Scene) -> list[list[int]]:
+    """What the shards of the first domain's shared queue hold, in the order of their CPUs."""
+    return [row.addresses for row in queues_of(s.cache, kind="shared", domain=0)]
+
+
+@both
+def test_above_eight_cpus_a_shared_queue_has_shards(scene: Set, debug: str | None) -> None:
+    s = scene(cpus=16, debug=debug)
+    # 16 CPUs: two shards of 8, which share the capacity.
+    assert [q.capacity for q in queues_of(s.cache, kind="shared")] == [SHARD, SHARD]
+    freed, rest = overflowed(s)
+    s.delta()
+    assert shards(s) == [freed[:BATCH], []]
+    # CPU 7 goes to the first as well; CPU 8, whose own is empty, finds the other: 16 of the 44.
+    assert s.one(7) == freed[59]
+    assert s.one(8) == freed[43]
+    s.counted(alloc_shared=2)
+    assert s.cpu(8) == freed[28:43]
+    assert shards(s) == [freed[:28], []]
+    # What overflows there stays there: 15 + 66 + 125 frees pass 125 twice.
+    more = s.alloc(15, CAPACITY)
+    s.free(8, rest + more)
+    assert len(shards(s)[1]) == 2 * BATCH
+
+
+@both
+def test_a_full_shard_sends_the_overflow_to_another(scene: Set, debug: str | None) -> None:
+    # 240 entries asked for: 16 + 8*240 = 1936, rounded to 2048: 254, halved 127.  Room for two
+    # batches of 60 and 7 more.
+    s = scene(cpus=16, shared_queue_size=240, debug=debug)
+    assert [q.capacity for q in queues_of(s.cache, kind="shared")] == [127, 127]
+    objects = [address for slab in take_slabs(s, 6) for address in slab]
+    s.free(0, objects[: CAPACITY + 1 + 2 * BATCH])
+    assert [len(held) for held in shards(s)] == [127, 0]
+    s.delta()
+    # Three overflows: 60, 60 and the 7 that still fit, which left 119 in the CPU's queue.
+    assert len(s.cpu(0)) == CAPACITY + 1 + 2 * BATCH - 127
+    s.free(0, objects[246:252])
+    s.counted(free_fastpath=6)
+    s.free(0, objects[252])
+    s.counted(free_shared=1)
+    assert shards(s) == [objects[:127], objects[127:187]]
+    # Every shard ages by itself: marks first, then a batch of each.
+    s.expire()
+    s.expire()
+    assert [len(held) for held in shards(s)] == [127 - BATCH, 0]
+
+
+def test_shards_can_be_switched_off_and_are_no_smaller_than_two_batches(scene: Set) -> None:
+    s = scene(cpus=16, shard_cpus=0)
+    assert [q.capacity for q in queues_of(s.cache, kind="shared")] == [2 * SHARD]
+    s = scene(cpus=16, shard_cpus=2, shared_queue_size=64)
+    assert [q.capacity for q in queues_of(s.cache, kind="shared")] == [2 * BATCH] * 8
+    s = scene(cpus=9)
+    assert [q.capacity for q in queues_of(s.cache, kind="shared")] == [SHARD, SHARD]
+    objects = [address for slab in take_slabs(s, 3) for address in slab]
+    s.free(0, objects[: CAPACITY + 1])
+    s.free(8, objects[CAPACITY + 1 :])
+    # Live resizing keeps what they hold.
+    held = shards(s)
+    s.cache.tunables.shared_queue_size = 700
+    assert shards(s) == held
+    s.cache.tunables.shared_queue_size = 0
+    assert shards(s) == []

@@ -6,7 +6,8 @@
  * slabs. A free goes to the CPU's queue when the object belongs to the CPU's node, whichever CPU
  * allocated it; an overflow moves the oldest batch to the shared queue, or to slabs when that is
  * full. Another node's object goes to its alien queue, and from there, a batch at a time, to its
- * slabs.
+ * slabs. In domains of more than eight CPUs the shared queue is cut into shards: a CPU goes to its
+ * own first, and to the others when that has nothing or no room.
  *
  * State of a slab. A bitmap word out of band says which objects are free in the slab; an object in
  * use or in a queue has its bit clear. Free objects are never touched. A slab with a bit set is on
@@ -93,21 +94,34 @@ uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight
     return st->batch < st->queue ? st->batch : st->queue;
 }
 
+/* The hottest of one shard; it counts as touched even if it has none. */
+static unsigned take_top(struct us_flight *f, struct us_queue *q, void **out, uint32_t want,
+                         bool *refused)
+{
+    unsigned n;
+
+    if (!us_lock_take(f, us_queue_lock(q))) {
+        *refused = true;
+        return 0;
+    }
+    n = us_ring_take_top_c(q->ring, out, want, US_SEEN_TOUCH);
+    us_queue_touch(q);
+    us_lock_drop(f, us_queue_lock(q));
+    return n;
+}
+
 static void *from_shared(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                          void **buffer, uint32_t want, bool *refused)
 {
-    struct us_queue *q = us_unified_shared(c, cpu);
+    struct us_queue *own = us_unified_shared(c, cpu), *q;
     unsigned n;
 
-    if (!q)
+    if (!own)
         return NULL;
-    if (!us_lock_take(f, us_queue_lock(q))) {
-        *refused = true;
-        return NULL;
-    }
-    n = us_ring_take_top_c(q->ring, buffer, want, US_SEEN_TOUCH);
-    us_queue_touch(q);
-    us_lock_drop(f, us_queue_lock(q));
+    n = take_top(f, own, buffer, want, refused);
+    for (q = own->next; US_UNLIKELY(q != own) && n == 0 && !*refused; q = q->next)
+        if (us_queue_size(q))
+            n = take_top(f, q, buffer, want, refused);
     if (n == 0)
         return NULL;
     us_count(c, cpu, US_UNIFIED_ALLOC_SHARED);
@@ -336,7 +350,8 @@ uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue 
 {
     const struct us_unified *st = us_unified_of(c);
     uint32_t size = us_queue_size(q);
-    uint32_t limit = q->capacity < st->budget_objects ? q->capacity : st->budget_objects;
+    uint32_t budget = st->budget_objects / q->shards;
+    uint32_t limit = q->capacity < budget ? q->capacity : budget;
 
     return size < limit ? limit - size : 0;
 }
@@ -358,13 +373,31 @@ unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned 
     return added;
 }
 
+/* The CPU's shard of the shared queue, or another of the domain's that has room; *room = 0: none.
+ */
+static struct us_queue *shard_with_room(const struct us_cache *c, unsigned cpu, uint32_t *room)
+{
+    struct us_queue *own = us_unified_shared(c, cpu), *q;
+
+    if (!own)
+        return NULL;
+    *room = us_unified_shared_room(c, own);
+    if (US_LIKELY(*room))
+        return own;
+    for (q = own->next; q != own; q = q->next)
+        if ((*room = us_unified_shared_room(c, q)) != 0)
+            return q;
+    return own;
+}
+
 /* One object for the next level, the CPU's region being closed. */
 static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
                       void *object)
 {
-    struct us_queue *q = us_unified_shared(c, cpu);
+    uint32_t room = 0;
+    struct us_queue *q = shard_with_room(c, cpu, &room);
 
-    if (q && q->node == node && us_unified_shared_room(c, q)) {
+    if (room && q->node == node) {
         bool shared = us_unified_to_shared(c, f, cpu, q, &object, 1) != 0;
 
         us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
@@ -387,7 +420,7 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
 
     if (q) {
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
-        room = us_unified_shared_room(c, q);
+        q = shard_with_room(c, cpu, &room);
     }
     n = us_local_take_oldest(&c->local, f, buffer, room && room < batch ? room : batch,
                              US_SEEN_COMMIT, &cpu);
@@ -541,7 +574,8 @@ static enum us_status unified_create(struct us_cache *c, struct us_error *e)
     us_unified_plan(c, st);
     st->node = us_meta_alloc(mem, c->machine->nnodes * sizeof(*st->node));
     st->domain = us_meta_alloc(mem, c->machine->ndomains * sizeof(*st->domain));
-    if (!st->node || !st->domain)
+    st->shared_of = us_meta_alloc(mem, c->machine->ncpus * sizeof(*st->shared_of));
+    if (!st->node || !st->domain || !st->shared_of)
         goto none;
     for (n = 0; n < c->machine->nnodes; n++)
         us_lock_init(&st->node[n].lock, US_LOCK_NODE);
@@ -552,6 +586,7 @@ none:
         us_unified_drop_queues(c, NULL);
         us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
         us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+        us_meta_free(mem, st->shared_of, c->machine->ncpus * sizeof(*st->shared_of));
         us_meta_free(mem, st, sizeof(*st));
         c->state = NULL;
     }
@@ -570,6 +605,7 @@ static void unified_destroy(struct us_cache *c)
         us_lock_retire(c->machine, &st->node[n].lock);
     us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
     us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+    us_meta_free(mem, st->shared_of, c->machine->ncpus * sizeof(*st->shared_of));
     us_meta_free(mem, st, sizeof(*st));
     c->state = NULL;
 }
@@ -585,8 +621,10 @@ static void unified_visit(struct us_cache *c, const struct us_visitor *v)
 
     us_visit_cpu_rings(c, v, "cpu", us_ring_touched);
     for (d = 0; d < m->ndomains; d++) {
-        if (st->domain[d].shared)
-            us_visit_queue(v, US_STOCK_SHARED, "shared", st->domain[d].shared, us_ring_touched);
+        struct us_queue *q = st->domain[d].shared;
+
+        for (n = 0; q && n < q->shards; n++, q = q->next)
+            us_visit_queue(v, US_STOCK_SHARED, "shared", q, us_ring_touched);
         for (n = 0; st->domain[d].alien && n < m->nnodes; n++)
             if (st->domain[d].alien[n])
                 us_visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n], us_ring_touched);
@@ -603,8 +641,10 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
     for (n = 0; n < c->machine->nnodes; n++)
         each(context, &st->node[n].lock);
     for (d = 0; d < c->machine->ndomains; d++) {
-        if (st->domain[d].shared)
-            each(context, us_queue_lock(st->domain[d].shared));
+        struct us_queue *q = st->domain[d].shared;
+
+        for (n = 0; q && n < q->shards; n++, q = q->next)
+            each(context, us_queue_lock(q));
         for (n = 0; st->domain[d].alien && n < c->machine->nnodes; n++)
             if (st->domain[d].alien[n])
                 each(context, us_queue_lock(st->domain[d].alien[n]));

@@ -66,6 +66,8 @@
         "bytes for queues together: shared queues get what CPU queues leave; 0 = no budget")      \
     row(ADAPT_PERIOD, "adapt_period", "ms", 0, 3600000, 10, 0, NULL, NULL,                        \
         "sizes left to the rules follow the traffic, looked at this often; 0 = fixed")            \
+    row(SHARD_CPUS, "shard_cpus", "CPUs", 0, 65535, 8, US_T_CREATE, NULL, NULL,                   \
+        "a domain of more CPUs has its shared queue in shards of so many; 0 = never")             \
     row(ADAPT_MAX, "adapt_max", "bytes", 0, INT64_MAX, 2097152, 0, NULL, NULL,                    \
         "queues grow while they can hold no more than this together")
 /* clang-format on */
@@ -155,7 +157,8 @@ struct us_unified_node {
     bool touched;                /* a slab was added or removed since the last ageing visit */
 } US_ALIGNED(US_LINE);
 
-/* One cache domain's second level; alien[n] holds objects of node n, NULL for the domain's own. */
+/* One cache domain's second level; alien[n] holds objects of node n, NULL for the domain's own. The
+ * other shards of the shared queue follow from the first one. */
 struct us_unified_domain {
     struct us_queue *shared;
     struct us_queue **alien;
@@ -176,6 +179,7 @@ struct us_unified {
     uint32_t budget_objects;          /* shared stock stops here; UINT32_MAX without a budget */
     struct us_unified_node *node;     /* [nnodes] */
     struct us_unified_domain *domain; /* [ndomains] */
+    struct us_queue **shared_of;      /* [ncpus] the shard that a CPU goes to first, NULL = none */
 };
 
 US_INLINE const struct us_unified_form *us_unified_form_of(const struct us_cache *c)
@@ -193,7 +197,7 @@ US_INLINE struct us_unified *us_unified_of(const struct us_cache *c)
 }
 US_INLINE struct us_queue *us_unified_shared(const struct us_cache *c, unsigned cpu)
 {
-    return us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)].shared;
+    return us_unified_of(c)->shared_of[cpu];
 }
 US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned cpu, unsigned node)
 {
@@ -207,6 +211,7 @@ uint32_t us_unified_real_capacity(uint32_t queue);
 uint32_t us_unified_rule_queue(const struct us_cache *c); /* by object size */
 void us_unified_plan(struct us_cache *c, struct us_unified *st);
 bool us_unified_make_queues(struct us_cache *c);
+void us_unified_point_cpus(struct us_cache *c); /* after st->domain changed */
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c);
 

@@ -62,6 +62,18 @@ static unsigned age_queue(struct us_cache *c, struct us_flight *f, unsigned cpu,
     return us_queue_age(c, f, cpu, q, due, try_only, us_unified_drain);
 }
 
+static unsigned age_shards(struct us_cache *c, struct us_flight *f, unsigned cpu,
+                           struct us_queue *first, bool try_only)
+{
+    struct us_queue *q = first;
+    unsigned moved = 0;
+
+    do
+        moved += age_queue(c, f, cpu, q, try_only);
+    while (q && (q = q->next) != first);
+    return moved;
+}
+
 static unsigned age_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
     return us_cpu_age(c, f, cpu, due, try_only, us_unified_drain);
@@ -82,7 +94,7 @@ static uint64_t age_domains(struct us_cache *c, struct us_flight *f, unsigned no
         if (m->domain[d].node != node)
             continue;
         if (stage == US_STAGE_SHARED)
-            moved += age_queue(c, f, cpu, domain->shared, try_only);
+            moved += age_shards(c, f, cpu, domain->shared, try_only);
         for (i = 0; stage == US_STAGE_ALIEN && domain->alien && i < m->nnodes && moved < target;
              i++)
             moved += age_queue(c, f, cpu, domain->alien[i], try_only);
@@ -217,11 +229,12 @@ static void flush_queue(struct us_cache *c, struct us_flight *f, unsigned cpu, s
 void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
     struct us_unified_domain *domain = &us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)];
+    struct us_queue *shared = us_unified_shared(c, cpu);
     unsigned n;
 
     us_cpu_flush(c, f, cpu, try_only, US_SEEN_COMMIT, us_unified_drain);
-    if (domain->shared)
-        flush_queue(c, f, cpu, domain->shared);
+    if (shared)
+        flush_queue(c, f, cpu, shared);
     for (n = 0; domain->alien && n < c->machine->nnodes; n++)
         if (domain->alien[n])
             flush_queue(c, f, cpu, domain->alien[n]);

@@ -166,6 +166,61 @@ static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, 
     return q;
 }
 
+static unsigned shards_of(const struct us_cache *c, unsigned d)
+{
+    const unsigned cpus = c->machine->domain[d].ncpus;
+    const unsigned most = (unsigned)us_unified_setting(c, US_UNIFIED_T_SHARD_CPUS);
+
+    return most ? (cpus + most - 1) / most : 1;
+}
+
+/* The shards of a domain share its capacity; each holds two batches at least. */
+static bool make_shards(struct us_cache *c, unsigned d)
+{
+    const struct us_unified *st = us_unified_of(c);
+    struct us_unified_domain *domain = &st->domain[d];
+    const unsigned shards = shards_of(c, d);
+    uint32_t capacity = st->shared_capacity / shards;
+
+    if (shards > 1 && capacity < 2 * st->batch)
+        capacity = 2 * st->batch;
+    for (unsigned i = 0; i < shards; i++) {
+        struct us_queue *q = new_queue(c, US_LOCK_SHARED, d, c->machine->domain[d].node, capacity);
+
+        if (!q)
+            return false;
+        q->shards = shards;
+        if (domain->shared) { /* behind the first */
+            q->next = domain->shared->next;
+            domain->shared->next = q;
+        }
+        domain->shared = domain->shared ? domain->shared : q;
+    }
+    return true;
+}
+
+/* CPUs that stand together in the domain go to one shard. */
+static void point_cpus(struct us_cache *c, unsigned d)
+{
+    const struct us_unified *st = us_unified_of(c);
+    const unsigned cpus = c->machine->domain[d].ncpus;
+    struct us_queue *q = st->domain[d].shared;
+
+    for (unsigned i = 0, shard = 0; i < cpus; i++) {
+        if (q && i * q->shards / cpus != shard) {
+            shard++;
+            q = q->next;
+        }
+        st->shared_of[us_domain_cpu(c->machine, d, i)] = q;
+    }
+}
+
+void us_unified_point_cpus(struct us_cache *c)
+{
+    for (unsigned d = 0; d < c->machine->ndomains; d++)
+        point_cpus(c, d);
+}
+
 static bool make_domain(struct us_cache *c, unsigned d)
 {
     const struct us_unified *st = us_unified_of(c);
@@ -174,8 +229,7 @@ static bool make_domain(struct us_cache *c, unsigned d)
     const unsigned own = m->domain[d].node;
     unsigned n;
 
-    domain->shared = new_queue(c, US_LOCK_SHARED, d, own, st->shared_capacity);
-    if (!domain->shared)
+    if (!make_shards(c, d))
         return false;
     if (!st->alien_capacity)
         return true;
@@ -200,6 +254,7 @@ bool us_unified_make_queues(struct us_cache *c)
     for (d = 0; st->shared_capacity && d < c->machine->ndomains; d++)
         if (!make_domain(c, d))
             return false;
+    us_unified_point_cpus(c);
     return true;
 }
 
@@ -215,6 +270,19 @@ static void drop_queue(struct us_cache *c, struct us_flight *f, struct us_queue 
     *slot = NULL;
 }
 
+static void drop_shards(struct us_cache *c, struct us_flight *f, struct us_queue **slot)
+{
+    struct us_queue *q = *slot;
+
+    while (q) {
+        struct us_queue *next = q->next == *slot ? NULL : q->next;
+
+        drop_queue(c, f, &q);
+        q = next;
+    }
+    *slot = NULL;
+}
+
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f)
 {
     struct us_unified *st = us_unified_of(c);
@@ -224,7 +292,7 @@ void us_unified_drop_queues(struct us_cache *c, struct us_flight *f)
     for (d = 0; st->domain && d < m->ndomains; d++) {
         struct us_unified_domain *domain = &st->domain[d];
 
-        drop_queue(c, f, &domain->shared);
+        drop_shards(c, f, &domain->shared);
         for (n = 0; domain->alien && n < m->nnodes; n++)
             drop_queue(c, f, &domain->alien[n]);
         if (domain->alien)

@@ -46,6 +46,21 @@ static void move_queue(struct us_cache *c, struct us_flight *f, struct us_queue 
         us_queue_move(c, f, us_cpu_now(c->machine), from, to, us_unified_drain);
 }
 
+/* Both have as many shards. */
+static void move_shards(struct us_cache *c, struct us_flight *f, struct us_queue *from,
+                        struct us_queue *to)
+{
+    const struct us_queue *first = from;
+
+    if (!from || !to)
+        return;
+    do {
+        move_queue(c, f, from, to);
+        from = from->next;
+        to = to->next;
+    } while (from != first);
+}
+
 /* Makes the second level that the plan says; NULL = no memory, and the present one stays. Else the
  * result is the former one, still holding its objects. */
 static struct us_unified_domain *make_second_level(struct us_cache *c)
@@ -62,6 +77,7 @@ static struct us_unified_domain *make_second_level(struct us_cache *c)
         us_meta_free(c->slabs->memory, st->domain, bytes);
     }
     st->domain = old;
+    us_unified_point_cpus(c);
     return NULL;
 }
 
@@ -73,7 +89,7 @@ static void leave_second_level(struct us_cache *c, struct us_flight *f,
     unsigned d, n;
 
     for (d = 0; !us_unified_form_of(c)->resize_drains && d < c->machine->ndomains; d++) {
-        move_queue(c, f, old[d].shared, fresh[d].shared);
+        move_shards(c, f, old[d].shared, fresh[d].shared);
         for (n = 0; old[d].alien && fresh[d].alien && n < c->machine->nnodes; n++)
             move_queue(c, f, old[d].alien[n], fresh[d].alien[n]);
     }

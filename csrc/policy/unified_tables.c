@@ -52,9 +52,11 @@ static int64_t get_shared(struct us_cache *c)
     int64_t total = 0;
 
     for (unsigned d = 0; d < c->machine->ndomains; d++) {
-        const struct us_queue *q = us_unified_of(c)->domain[d].shared;
+        const struct us_queue *first = us_unified_of(c)->domain[d].shared, *q = first;
 
-        total += q ? us_queue_size(q) : 0;
+        do
+            total += q ? us_queue_size(q) : 0;
+        while (q && (q = q->next) != first);
     }
     return total;
 }

@@ -23,6 +23,8 @@ struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsi
     q->node = node;
     q->domain = domain;
     q->capacity = capacity;
+    q->shards = 1;
+    q->next = q;
     us_queue_untouch(q);
     return q;
 }

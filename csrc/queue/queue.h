@@ -14,7 +14,9 @@ struct us_queue {
     unsigned node; /* of the objects it holds */
     unsigned domain;
     uint32_t capacity;
-    bool any_node; /* may hold objects of other nodes, too */
+    bool any_node;         /* may hold objects of other nodes, too */
+    unsigned shards;       /* how many share the work, this one among them */
+    struct us_queue *next; /* the next shard, in a circle */
 };
 
 /* Of class SHARED or ALIEN, or unused where another lock guards the queue. */
@@ -35,7 +37,7 @@ static inline uint32_t us_queue_size(const struct us_queue *q)
     return us_ring_size(q->ring);
 }
 
-/* Untouched; NULL = no memory. */
+/* Untouched, one shard; NULL = no memory. */
 struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsigned domain,
                               unsigned node, uint32_t capacity);
 /* Its objects must have left. */

@@ -211,7 +211,7 @@ uint32_t us_unified_real_capacity(uint32_t queue);
 uint32_t us_unified_rule_queue(const struct us_cache *c); /* by object size */
 void us_unified_plan(struct us_cache *c, struct us_unified *st);
 bool us_unified_make_queues(struct us_cache *c);
-void us_unified_point_cpus(struct us_cache *c); /* after st->domain changed */
+void us_unified_point_cpus(struct us_cache *c);                       /* after st->domain changed */
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c);
 

@@ -59,13 +59,14 @@ static void count_put(struct us_cache *c, unsigned cpu, unsigned node, enum us_p
 }
 
 static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
-                void *object)
+                void *object, bool late)
 {
     const unsigned node = s->node;
     const bool at_tail = us_slub_at_tail(c, cpu, 1, true);
     const enum us_put done =
         us_partial_put(c, f, &us_slub_of(c)->node[node], s, object, 0, at_tail);
 
+    (void)late;
     if (done == US_PUT_BUSY || done == US_PUT_REFUSED)
         return done == US_PUT_REFUSED;
     count_put(c, cpu, node, done);

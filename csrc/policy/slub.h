@@ -207,9 +207,11 @@ struct us_slub_ask {
 /* The slow paths of a policy of the family. */
 struct us_slub_paths {
     void *(*allocate)(struct us_slub_ask *a);
-    /* Puts an object back to its slab. False: a lock was not to be had in a signal handler. */
+    /* Puts an object back to its slab. False: a lock was not to be had in a signal handler. `late`:
+     * a handler freed it before; no CPU's stock is added to, which may have been flushed just now.
+     */
     bool (*put)(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
-                void *object);
+                void *object, bool late);
     /* Gives up a private slab that is frozen. Not for nested flights. */
     void (*deactivate)(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
     unsigned cpuslab_flush; /* row of that counter */

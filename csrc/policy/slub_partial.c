@@ -68,6 +68,7 @@ static bool has_cpu_partial(const struct us_cache *c)
 struct load {
     void *head, *tail;
     uint32_t n;
+    bool late; /* freed by a handler before */
 };
 
 /* What one free does to its slab. */
@@ -149,7 +150,7 @@ enum outcome { OUT_BUSY, OUT_REFUSED, OUT_DONE };
 static enum outcome exchange(struct us_cache *c, struct us_flight *f, unsigned cpu,
                              struct us_slab *s, const struct load *l, struct change *ch)
 {
-    const bool may_adopt = can_adopt(c, f);
+    const bool may_adopt = !l->late && can_adopt(c, f);
     struct us_partial *p = us_slub_node_of(c, s);
     bool held = false;
     enum us_exchange done;
@@ -201,9 +202,9 @@ static enum outcome put_load(struct us_cache *c, struct us_flight *f, unsigned c
 }
 
 static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s,
-                void *object)
+                void *object, bool late)
 {
-    const struct load l = {object, object, 1};
+    const struct load l = {object, object, 1, late};
     const enum outcome out = put_load(c, f, cpu, s, &l);
 
     if (out == OUT_REFUSED)
@@ -585,7 +586,7 @@ static unsigned link_chain(struct us_cache *c, struct us_slab *s, void **in, uns
 {
     unsigned skipped = 0, left = 0, i;
 
-    *l = (struct load){in[n - 1], in[n - 1], 1};
+    *l = (struct load){in[n - 1], in[n - 1], 1, false};
     in[n - 1] = NULL;
     for (i = n - 1; i-- > 0;) {
         if (!in[i])

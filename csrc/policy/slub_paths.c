@@ -18,7 +18,7 @@
 
 static bool put_late(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
 {
-    return us_slub_of(c)->paths->put(c, f, cpu, us_cache_slab(c, object), object);
+    return us_slub_of(c)->paths->put(c, f, cpu, us_cache_slab(c, object), object, true);
 }
 
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node)
@@ -50,7 +50,7 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
     }
     us_slub_check_deferred(c, &f, s->node);
     if (!push_again(c, &f, s, object) &&
-        !us_slub_of(c)->paths->put(c, &f, us_cpu_now(c->machine), s, object))
+        !us_slub_of(c)->paths->put(c, &f, us_cpu_now(c->machine), s, object, false))
         us_defer_free(c, object);
     us_flight_leave(&f);
 }

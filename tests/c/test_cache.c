@@ -204,11 +204,17 @@ static bool mixes_nodes(const char *policy)
     return strcmp(policy, "sleb") == 0;
 }
 
+/* V4 as posted goes by the CPU's node whatever node is named (algorithms 2.13, row 1). */
+static bool ignores_named_nodes(const char *policy)
+{
+    return mixes_nodes(policy) || strcmp(policy, "unified-v4") == 0;
+}
+
 static void nodes_are_honoured(void)
 {
     FOR_EACH_POLICY(policy)
     {
-        if (mixes_nodes(policy))
+        if (ignores_named_nodes(policy))
             continue;
         struct us_allocator *a = fixture_open(policy, &fixture_two_nodes, 0, false);
         struct us_cache *c = fixture_cache(a, "test", 128, 0);

@@ -18,7 +18,7 @@ from figure import Figure, figure
 from local_paths import ROOT, build
 
 TABLE = ROOT / "bench" / "instructions.json"
-POLICIES = ("unified", "slub")
+POLICIES = ("unified", "slub", "sheaves")
 FLAGS = ("-DUS_TESTING", "-DUS_DUMMY_RSEQ")
 PAIRS = (1000, 3000)
 

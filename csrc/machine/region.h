@@ -24,8 +24,8 @@
  * A counted list (struct us_counted) knows its size at every moment, so its pushes can stop at a
  * limit. Pop and push commit one 8-byte header, as a ring's:
  *
- *     63            55 54                19 18       0
- *     [ pops : 9      | place : 36         | size : 19 ]
+ *     63                28 27       19 18       0
+ *     [ place : 36         | pops : 9    | size : 19 ]
  *
  * place is where the first object lies, in units of 8 bytes from the start of the region's node;
  * the link of a free object holds the place of the next one in the same bits, and anything in the
@@ -58,17 +58,17 @@
 #define US_BATCH_MAX  64u                        /* pointers copied inside one sequence */
 #define US_POP_DELTA  ((1ull << US_POPS_SHIFT) - 1) /* one more pop, one less object */
 #define US_POPS_WRAP  (1ull << (64 - US_POPS_SHIFT))
-#define US_LIST_SIZE_BITS     20
-#define US_LIST_MAX           ((1u << US_LIST_SIZE_BITS) - 1) /* objects one descriptor may hold */
-#define US_LIST_POP_DELTA     (1ull << US_LIST_SIZE_BITS)     /* one more pop */
-#define US_COUNTED_SIZE_BITS  19
-#define US_COUNTED_POPS_SHIFT 55
-#define US_COUNTED_MAX        ((1u << US_COUNTED_SIZE_BITS) - 1)
-#define US_COUNTED_PLACE      ((1ull << US_COUNTED_POPS_SHIFT) - 1 - US_COUNTED_MAX) /* its bits */
-#define US_COUNTED_POP_DELTA  ((1ull << US_COUNTED_POPS_SHIFT) - 1)
-#define US_COUNTED_POPS_WRAP  (1ull << (64 - US_COUNTED_POPS_SHIFT))
+#define US_LIST_SIZE_BITS      20
+#define US_LIST_MAX            ((1u << US_LIST_SIZE_BITS) - 1) /* objects one descriptor may hold */
+#define US_LIST_POP_DELTA      (1ull << US_LIST_SIZE_BITS)     /* one more pop */
+#define US_COUNTED_SIZE_BITS   19
+#define US_COUNTED_PLACE_SHIFT 28 /* the pops lie between */
+#define US_COUNTED_MAX         ((1u << US_COUNTED_SIZE_BITS) - 1)
+#define US_COUNTED_PLACE       (~0ull << US_COUNTED_PLACE_SHIFT) /* its bits */
+#define US_COUNTED_POP_DELTA   US_COUNTED_MAX                    /* one more pop, one less object */
+#define US_COUNTED_POPS_WRAP   (1u << (US_COUNTED_PLACE_SHIFT - US_COUNTED_SIZE_BITS))
 /* Bytes of the longest node whose objects have a place. */
-#define US_COUNTED_NODE_MAX (8ull << (US_COUNTED_POPS_SHIFT - US_COUNTED_SIZE_BITS))
+#define US_COUNTED_NODE_MAX (8ull << (64 - US_COUNTED_PLACE_SHIFT))
 
 #define US_SEEN_TOUCHED (~0ull) /* equals no header: size would exceed every capacity */
 
@@ -199,15 +199,15 @@ US_INLINE uint32_t us_counted_size(uint64_t header)
 }
 US_INLINE uint64_t us_counted_pops(uint64_t header)
 {
-    return header >> US_COUNTED_POPS_SHIFT;
+    return (header & ~US_COUNTED_PLACE) >> US_COUNTED_SIZE_BITS;
 }
 US_INLINE uint64_t us_counted_place(uint64_t base, const void *object)
 {
-    return ((uint64_t)(uintptr_t)object - base) << (US_COUNTED_SIZE_BITS - 3) & US_COUNTED_PLACE;
+    return ((uint64_t)(uintptr_t)object - base) << (US_COUNTED_PLACE_SHIFT - 3) & US_COUNTED_PLACE;
 }
 US_INLINE void *us_counted_object(uint64_t base, uint64_t place)
 {
-    return (void *)(uintptr_t)(base + ((place & US_COUNTED_PLACE) >> (US_COUNTED_SIZE_BITS - 3)));
+    return (void *)(uintptr_t)(base + 8 * (place >> US_COUNTED_PLACE_SHIFT));
 }
 US_INLINE uint64_t us_counted_header(const struct us_counted *l)
 {

@@ -423,7 +423,7 @@ static void run_counted(enum us_mode mode)
     const unsigned cpu = stay(), w = 1;
     const ptrdiff_t link = offsetof(struct cell, link);
     static struct cell cells[CELLS];
-    struct us_counted list = {.header = 33ull << US_COUNTED_POPS_SHIFT, .limit = CELLS};
+    struct us_counted list = {.header = 33ull << US_COUNTED_SIZE_BITS, .limit = CELLS};
     struct us_flight f;
     struct us_local l;
     unsigned seen, fast = mode != US_MODE_CONTROL;

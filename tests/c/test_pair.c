@@ -431,7 +431,7 @@ static void counted_lists_are_equal_after_any_program(void)
                          us_words_detach_c(&words_b, w) == (void *)&list_b);
             } else {
                 if (words_b.word[w] == &us_closed_list) /* as us_local_install does */
-                    list_a.header &= ~0ull >> (64 - US_COUNTED_POPS_SHIFT);
+                    list_a.header &= US_COUNTED_PLACE | US_COUNTED_MAX;
                 CHECK_EQ(
                     us_seq_install(table, w, cpu, (void *)&list_a, us_counted_size(list_a.header)),
                     us_words_install_counted_c(&words_b, w, &list_b));
@@ -482,7 +482,7 @@ static void counted_lists_that_are_closed_empty_full_and_foreign_miss(void)
     CHECK_EQ(us_seq_counted_push_at(table, 1, LINK, cell + 1, &id), 0);
     CHECK_EQ(list.header, 1);
     CHECK_EQ(counted_pop_or(NULL), cell);
-    CHECK_EQ(list.header, 1ull << US_COUNTED_POPS_SHIFT);
+    CHECK_EQ(list.header, 1ull << US_COUNTED_SIZE_BITS);
     list.limit = 0;
     CHECK_EQ(us_seq_counted_push(table, 1, LINK, cell), 0);
 }

@@ -87,6 +87,14 @@ void us_slqb_check_deferred(struct us_cache *c, struct us_flight *f, unsigned no
     us_deferred_check(c, f, node, us_slqb_put_one);
 }
 
+/* A free of the kind, which is counted before what it is taken from, so that no reading goes back.
+ */
+static void count_free(struct us_cache *c, unsigned cpu, enum us_slqb_counter kind)
+{
+    us_count(c, cpu, kind);
+    us_count(c, cpu, US_SLQB_FREE);
+}
+
 /* ---- allocation, slow path ----------------------------------------------------------- */
 
 /* What one slow allocation asks for. */
@@ -107,13 +115,13 @@ static void *counted(const struct ask *a, void *object, enum source source)
     if (!object)
         return NULL;
     off_node = us_node_of(&c->slabs->range, object) != us_node_of_cpu(c->machine, a->cpu);
-    us_count(c, a->cpu, US_SLQB_ALLOC);
-    if (source == FROM_SLAB)
-        us_count(c, a->cpu, US_SLQB_ALLOC_SLAB_FILL);
     if (off_node)
         us_count(c, a->cpu, source == FROM_SLAB ? US_SLQB_FILL_OFF_NODE : US_SLQB_ALLOC_OFF_NODE);
     else if (source == FROM_CLAIM)
         us_count(c, a->cpu, US_SLQB_ALLOC_CLAIMED);
+    if (source == FROM_SLAB)
+        us_count(c, a->cpu, US_SLQB_ALLOC_SLAB_FILL);
+    us_count(c, a->cpu, US_SLQB_ALLOC);
     return object;
 }
 
@@ -252,13 +260,18 @@ static void *alloc_remote(struct ask *a, unsigned node)
     return object ? object : after_failure(a, node);
 }
 
+/* Straight to the slab, or, where a signal handler cannot lock it, left to the next slow path. */
+static void free_straight(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
+{
+    count_free(c, cpu, US_SLQB_FREE_STRAIGHT);
+    if (!us_slqb_put_one(c, f, cpu, object))
+        us_defer_free(c, object);
+}
+
 /* The thread moved to another node before it took the object: that goes back. */
 static US_COLD void *of_this_node(struct ask *a, unsigned node, void *object)
 {
-    us_count(a->c, a->cpu, US_SLQB_FREE);
-    us_count(a->c, a->cpu, US_SLQB_FREE_STRAIGHT);
-    if (!us_slqb_put_one(a->c, a->f, a->cpu, object))
-        us_defer_free(a->c, object);
+    free_straight(a->c, a->f, a->cpu, object);
     return alloc_remote(a, node);
 }
 
@@ -290,18 +303,8 @@ static void defer(struct us_cache *c, void *object)
 {
     const unsigned cpu = us_cpu_now(c->machine);
 
-    us_count(c, cpu, US_SLQB_FREE);
-    us_count(c, cpu, US_SLQB_FREE_STRAIGHT);
+    count_free(c, cpu, US_SLQB_FREE_STRAIGHT);
     us_defer_free(c, object);
-}
-
-/* The lists are in other hands. */
-static void free_straight(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
-{
-    us_count(c, cpu, US_SLQB_FREE);
-    us_count(c, cpu, US_SLQB_FREE_STRAIGHT);
-    if (!us_slqb_put_one(c, f, cpu, object))
-        us_defer_free(c, object);
 }
 
 static void free_remote(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
@@ -309,8 +312,7 @@ static void free_remote(struct us_cache *c, struct us_flight *f, unsigned cpu, v
     struct us_slqb_work w = {.c = c, .f = f, .cpu = cpu};
     struct us_slqb_list *home = us_slqb_owner(us_cache_slab(c, object));
 
-    us_count(c, cpu, US_SLQB_FREE);
-    us_count(c, cpu, US_SLQB_FREE_REMOTE);
+    count_free(c, cpu, US_SLQB_FREE_REMOTE);
     us_slqb_to_rlist(&w, home, object);
     us_slqb_work_end(&w);
 }
@@ -322,7 +324,7 @@ static void free_local(struct us_cache *c, struct us_flight *f, unsigned cpu, vo
     struct us_slqb_work w = {.c = c, .f = f, .cpu = cpu};
     struct us_slqb_cpu *x = us_slqb_own(c, f, US_SLQB_FREELIST);
 
-    if (!x) {
+    if (!x) { /* the list is in other hands */
         free_straight(c, f, cpu, object);
         return;
     }

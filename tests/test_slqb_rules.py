@@ -583,6 +583,14 @@ def test_the_originals_checks(slqb: Set) -> None:
     s.counted(free=2, flush_free_list=1, flush_free_list_objects=2, flush_slab_free=1)
 
 
+def test_slabinfo_shows_the_watermarks(slqb: Set) -> None:
+    s = slqb(cpus=1)
+    info = s.allocator.slabinfo().set_index("name").loc["scene"]
+    # limit = hiwater, batchcount = freebatch, shared 0.
+    shown = (info["limit"], info["batchcount"], info["sharedfactor"])
+    assert shown == (HIWATER, FREEBATCH, 0)
+
+
 def test_a_lower_watermark_is_felt_at_the_next_free(slqb: Set) -> None:
     s = slqb(cpus=1)
     got = s.alloc(0, 8)

@@ -29,8 +29,10 @@
  *
  * What the fast path pays. As in the original on NUMA a free looks at the slab's descriptor: here
  * for the cache, since the node is arithmetic, so that a foreign address never gets a link written
- * into it. The list knows its size, so pop and push unpack and pack a header (region.h): 17 and 19
- * instructions inside the sequence, where a ring needs 15 and 14. Counting costs none.
+ * into it. A list knows its size, so pop and push unpack and pack a header (region.h), and follow
+ * or write a link in the object. In all 29 and 40 instructions (gcc 12, -O2), where the rings of
+ * `unified` take 22 and 24: 11 of the free are the look at the descriptor. Counting costs none but
+ * a slow path each 511 pops.
  *
  * Gaps of the reference, and how they were filled. A flush of nothing, a claim of nothing and a
  * rlist of nothing count nothing. flush_free_list_remote counts objects, flush_rfree_list each

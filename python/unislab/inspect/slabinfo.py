@@ -49,6 +49,8 @@ def _row(cache: Cache) -> _Row:
     if "batchcount" in cache.tunables:  # SLAB: what lies in its arrays is active
         limit, batch, factor = (_tunable(cache, name) for name in ("limit", "batchcount", "shared"))
         active += account["queued_objects"]
+    elif "hiwater" in cache.tunables:  # SLQB: its watermark and its freebatch stand there
+        limit, batch, factor = _tunable(cache, "hiwater"), _tunable(cache, "freebatch"), 0
     else:
         limit, batch = _tunable(cache, "cpu_queue_size"), _tunable(cache, "batch_size")
         factor = round(_tunable(cache, "shared_queue_size") / batch) if batch else 0

@@ -49,6 +49,7 @@
  * - The original's reap skips a round when the list of caches is busy; ticks here never meet that.
  */
 #include "policy/slab.h"
+#include "queue/slow.h"
 
 static bool put_late(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
 {
@@ -173,16 +174,11 @@ static void *alloc_on_node(struct us_cache *c, struct us_flight *f, unsigned cpu
     return fall_back(c, f, cpu, node, flags, &refused);
 }
 
-static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
+static void *alloc_near(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
 {
     bool refused = false;
-    void *object;
+    void *object = refill(c, f, cpu, flags, refill_size(c, f, cpu), &refused);
 
-    if (us_local_pop(&c->local, f, &object, &cpu))
-        return object;
-    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
-        us_cpu_ring_populate(c, f, cpu, us_slabp_ring_plan(c));
-    object = refill(c, f, cpu, flags, refill_size(c, f, cpu), &refused);
     if (object)
         return object;
     us_count(c, cpu, US_SLABP_MISS_LEFT);
@@ -192,44 +188,12 @@ static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return alloc_on_node(c, f, cpu, us_node_of_cpu(c->machine, cpu), flags);
 }
 
-static bool free_one(struct us_cache *c, struct us_flight *f, void *object);
-
-static void defer(struct us_cache *c, void *object)
+/* No array holds another node's objects for allocations. */
+static void *alloc_far(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                       unsigned flags, bool strict)
 {
-    us_count(c, us_cpu_now(c->machine), US_SLABP_FREEMISS);
-    us_defer_free(c, object);
-}
-
-/* The thread moved to another node before it took `object`: that goes back, and one of the node it
- * was to be of comes as from afar. */
-static US_COLD void *on_this_node(struct us_cache *c, struct us_flight *f, unsigned node,
-                                  unsigned flags, void *object)
-{
-    if (!free_one(c, f, object))
-        defer(c, object);
-    return alloc_on_node(c, f, us_cpu_now(c->machine), node, flags);
-}
-
-static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
-{
-    struct us_flight f;
-    unsigned cpu, local;
-    void *object;
-
-    if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
-        return NULL;
-    cpu = us_cpu_now(c->machine);
-    local = us_node_of_cpu(c->machine, cpu);
-    us_slabp_check_deferred(c, &f, node < 0 ? local : (unsigned)node);
-    if (node < 0 || (unsigned)node == local)
-        object = alloc_local(c, &f, cpu, flags);
-    else
-        object = alloc_on_node(c, &f, cpu, (unsigned)node, flags);
-    if (US_UNLIKELY(object && (flags & US_THISNODE) && node >= 0 &&
-                    us_node_of(&c->slabs->range, object) != (unsigned)node))
-        object = on_this_node(c, &f, (unsigned)node, flags, object);
-    us_flight_leave(&f);
-    return object;
+    (void)strict;
+    return alloc_on_node(c, f, cpu, node, flags);
 }
 
 /* ---- free ---------------------------------------------------------------------------------------
@@ -292,84 +256,45 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     count_miss(c, cpu, shared != 0);
 }
 
-static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
+/* One object for the next level, the CPU's region being closed. */
+static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                      void *object)
 {
-    const unsigned node = us_node_of(&c->slabs->range, object);
-    unsigned cpu = us_cpu_now(c->machine);
-    int tries;
-
-    if (f->nested) /* a signal handler leaves the arrays alone when their locks may be busy */
-        return us_local_push(&c->local, f, object, &cpu) == US_LOCAL_OK;
-    us_slabp_check_deferred(c, f, node);
-    for (tries = 0; tries < 2; tries++) {
-        if (us_node_of_cpu(c->machine, cpu) != node)
-            return free_alien(c, f, cpu, node, object);
-        if (us_local_push(&c->local, f, object, &cpu))
-            return true;
-        if (us_node_of_cpu(c->machine, cpu) != node)
-            continue;
-        if (us_local_populated(&c->local, cpu) ||
-            !us_cpu_ring_populate(c, f, cpu, us_slabp_ring_plan(c)))
-            break;
-    }
-    if (us_node_of_cpu(c->machine, cpu) == node && us_local_is_open(&c->local, cpu))
-        overflow(c, f, cpu, node, object);
-    else
-        count_miss(c, cpu, us_slabp_flush(c, f, cpu, node, &object, 1) != 0);
-    return true;
+    count_miss(c, cpu, us_slabp_flush(c, f, cpu, node, &object, 1) != 0);
 }
 
-static US_NOINLINE void free_slow(struct us_cache *c, void *object)
-{
-    struct us_flight f;
-
-    if (!object)
-        return;
-    if (US_UNLIKELY(!us_in_range(&c->slabs->range, object))) {
-        us_report_misuse(c, US_MISUSE_OUTSIDE, object);
-        return;
-    }
-    if (US_UNLIKELY(!us_flight_try(c->machine, &f))) {
-        defer(c, object);
-        return;
-    }
-    if (!free_one(c, &f, object))
-        defer(c, object);
-    us_flight_leave(&f);
-}
+static const struct us_ring_levels levels = {
+    .plan = us_slabp_ring_plan,
+    .put_late = put_late,
+    .deferred_row = US_SLABP_FREEMISS,
+    .alloc = alloc_near,
+    .alloc_far = alloc_far,
+    .overflow = overflow,
+    .free_past = free_past,
+    .free_far = free_alien,
+};
 
 /* ---- entries
  * ---------------------------------------------------------------------------------------- */
 
 US_INLINE void *slab_alloc_path(struct us_cache *c, enum us_mode mode)
 {
-    void *object;
-
-    if (US_LIKELY(us_fast_pop(&c->local, mode, &object)))
-        return object;
-    return alloc_slow(c, 0, US_ANY_NODE);
+    return us_ring_alloc_path(c, &levels, mode);
 }
-
 US_INLINE void slab_free_path(struct us_cache *c, void *object, enum us_mode mode)
 {
-    if (US_LIKELY(us_fast_push(&c->local, mode, object)))
-        return;
-    free_slow(c, object);
+    us_ring_free_path(c, &levels, object, mode);
 }
-
 US_LOCAL_ENTRIES(slab)
 
 static void *slab_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
-    void *object;
+    return us_ring_alloc_node(c, &levels, false, flags, node);
+}
 
-    if ((node < 0 || (unsigned)node == us_node_of_cpu(c->machine, us_cpu_now(c->machine))) &&
-        us_local_pop_batch(&c->local, &object, 1)) {
-        if (node < 0 || us_node_of(&c->slabs->range, object) == (unsigned)node)
-            return object;
-        c->head.free(c, object); /* the thread moved to another node meanwhile */
-    }
-    return alloc_slow(c, flags, node);
+static void free_slow(struct us_cache *c, void *object)
+{
+    us_ring_free_slow(c, &levels, object);
 }
 
 static size_t slab_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)

@@ -39,6 +39,7 @@
  * traffic (unified_adapt.c).
  */
 #include "policy/unified.h"
+#include "queue/slow.h"
 
 /* Frees of signal handlers that could not lock, counted then: they reach their slabs now. */
 static bool put_late(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
@@ -190,14 +191,8 @@ static void *refill(struct us_cache *c, struct us_flight *f, unsigned cpu, unsig
     return from_slabs(c, f, cpu, node, flags, buffer, want, &refused);
 }
 
-static void *alloc_local(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
+static void *alloc_near(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned flags)
 {
-    void *object;
-
-    if (us_local_pop(&c->local, f, &object, &cpu))
-        return object;
-    if (US_UNLIKELY(!us_local_populated(&c->local, cpu)))
-        us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c));
     return refill(c, f, cpu, flags, us_unified_refill_size(c, f, cpu));
 }
 
@@ -264,24 +259,13 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return refill_alien(c, f, cpu, node, flags, a->capacity < st->queue ? a->capacity : st->queue);
 }
 
-static bool free_one(struct us_cache *c, struct us_flight *f, void *object);
-
-static void defer(struct us_cache *c, void *object)
+/* strict: not from a queue that may hold objects of any node. */
+static void *alloc_far(struct us_cache *c, struct us_flight *f, unsigned cpu, unsigned node,
+                       unsigned flags, bool strict)
 {
-    us_count(c, us_cpu_now(c->machine), US_UNIFIED_FREE_SLOWPATH);
-    us_defer_free(c, object);
-}
-
-/* The thread moved to another node before it took `object`, or queues hold objects of any node: it
- * goes back, and one of the node it was to be of comes as from afar, past mixed queues. */
-static US_COLD void *on_this_node(struct us_cache *c, struct us_flight *f, unsigned node,
-                                  unsigned flags, void *object)
-{
-    if (!free_one(c, f, object))
-        defer(c, object);
-    if (us_unified_form_of(c)->fallback_queued)
-        return refill_alien(c, f, us_cpu_now(c->machine), node, flags, 1);
-    return alloc_alien(c, f, us_cpu_now(c->machine), node, flags);
+    if (strict && us_unified_form_of(c)->fallback_queued)
+        return refill_alien(c, f, cpu, node, flags, 1);
+    return alloc_alien(c, f, cpu, node, flags);
 }
 
 /* The node that counts: as posted a named one is ignored, but in caches spread by policy. */
@@ -291,28 +275,6 @@ static int node_named(const struct us_cache *c, unsigned flags, int node)
         !(flags & US_THISNODE))
         return US_ANY_NODE;
     return node;
-}
-
-static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node)
-{
-    struct us_flight f;
-    unsigned cpu, local;
-    void *object;
-
-    if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
-        return NULL;
-    cpu = us_cpu_now(c->machine);
-    local = us_node_of_cpu(c->machine, cpu);
-    us_unified_check_deferred(c, &f, node < 0 ? local : (unsigned)node);
-    if (node < 0 || (unsigned)node == local)
-        object = alloc_local(c, &f, cpu, flags);
-    else
-        object = alloc_alien(c, &f, cpu, (unsigned)node, flags);
-    if (US_UNLIKELY(object && (flags & US_THISNODE) && node >= 0 &&
-                    us_node_of(&c->slabs->range, object) != (unsigned)node))
-        object = on_this_node(c, &f, (unsigned)node, flags, object);
-    us_flight_leave(&f);
-    return object;
 }
 
 /* ---- free ---------------------------------------------------------------------------------------
@@ -436,56 +398,20 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     us_count(c, cpu, shared ? US_UNIFIED_FREE_SHARED : US_UNIFIED_FREE_SLOWPATH);
 }
 
-/* True when objects of `node` go to this CPU's queue. */
-static bool is_home(const struct us_cache *c, unsigned cpu, unsigned node)
+static const struct us_ring_levels levels = {
+    .plan = us_unified_ring_plan,
+    .put_late = put_late,
+    .deferred_row = US_UNIFIED_FREE_SLOWPATH,
+    .alloc = alloc_near,
+    .alloc_far = alloc_far,
+    .overflow = overflow,
+    .free_past = free_past,
+    .free_far = free_alien,
+};
+
+void us_unified_free_slow(struct us_cache *c, void *object)
 {
-    return us_unified_form_of(c)->any_node || us_node_of_cpu(c->machine, cpu) == node;
-}
-
-static bool free_one(struct us_cache *c, struct us_flight *f, void *object)
-{
-    const unsigned node = us_node_of(&c->slabs->range, object);
-    unsigned cpu = us_cpu_now(c->machine);
-    int tries;
-
-    if (f->nested) /* a signal handler leaves the queues alone when their locks may be busy */
-        return us_local_push(&c->local, f, object, &cpu) == US_LOCAL_OK;
-    us_unified_check_deferred(c, f, node);
-    for (tries = 0; tries < 2; tries++) {
-        if (!is_home(c, cpu, node))
-            return free_alien(c, f, cpu, node, object);
-        if (us_local_push(&c->local, f, object, &cpu))
-            return true;
-        if (!is_home(c, cpu, node))
-            continue;
-        if (us_local_populated(&c->local, cpu) ||
-            !us_cpu_ring_populate(c, f, cpu, us_unified_ring_plan(c)))
-            break;
-    }
-    if (is_home(c, cpu, node) && us_local_is_open(&c->local, cpu))
-        overflow(c, f, cpu, node, object);
-    else
-        free_past(c, f, cpu, node, object);
-    return true;
-}
-
-US_NOINLINE void us_unified_free_slow(struct us_cache *c, void *object)
-{
-    struct us_flight f;
-
-    if (!object)
-        return;
-    if (US_UNLIKELY(!us_in_range(&c->slabs->range, object))) {
-        us_report_misuse(c, US_MISUSE_OUTSIDE, object);
-        return;
-    }
-    if (US_UNLIKELY(!us_flight_try(c->machine, &f))) {
-        defer(c, object);
-        return;
-    }
-    if (!free_one(c, &f, object))
-        defer(c, object);
-    us_flight_leave(&f);
+    us_ring_free_slow(c, &levels, object);
 }
 
 /* ---- entries
@@ -493,42 +419,25 @@ US_NOINLINE void us_unified_free_slow(struct us_cache *c, void *object)
 
 US_INLINE void *unified_alloc_path(struct us_cache *c, enum us_mode mode)
 {
-    void *object;
-
-    if (US_LIKELY(us_fast_pop(&c->local, mode, &object)))
-        return object;
-    return alloc_slow(c, 0, US_ANY_NODE);
+    return us_ring_alloc_path(c, &levels, mode);
 }
-
 US_INLINE void unified_free_path(struct us_cache *c, void *object, enum us_mode mode)
 {
-    if (US_LIKELY(us_fast_push(&c->local, mode, object)))
-        return;
-    us_unified_free_slow(c, object);
+    us_ring_free_path(c, &levels, object, mode);
 }
-
 US_LOCAL_ENTRIES(unified)
 
 static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
     const bool mixed = us_unified_form_of(c)->fallback_queued && !(flags & US_THISNODE);
-    void *object;
 
-    node = node_named(c, flags, node);
-    if (node < 0 || (unsigned)node == us_node_of_cpu(c->machine, us_cpu_now(c->machine))) {
-        if (us_local_pop_batch(&c->local, &object, 1)) {
-            if (node < 0 || mixed || us_node_of(&c->slabs->range, object) == (unsigned)node)
-                return object;
-            c->head.free(c,
-                         object); /* the thread moved to another node meanwhile, or it is mixed */
-        }
-    }
-    return alloc_slow(c, flags, node);
+    return us_ring_alloc_node(c, &levels, mixed, flags, node_named(c, flags, node));
 }
 
 void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node)
 {
-    return node < 0 ? alloc_slow(c, flags, node) : unified_alloc_node(c, flags, node);
+    return node < 0 ? us_ring_alloc_slow(c, &levels, flags, node)
+                    : unified_alloc_node(c, flags, node);
 }
 
 /* Bulk calls of the posted forms: single calls but for what the ring serves. */

@@ -10,6 +10,7 @@ what was freed last first, fresh ones ascend.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from rules.inside import queues_of, slabs_of
 from rules.machines import grid
 from rules.names import ALLOCS, FREES, SLAB
 from rules.scene import Scene
+from rules.slab_model import Obj, SlabModel
 
 import unislab as us
 
@@ -872,3 +874,107 @@ def test_slabinfo_shows_slabs_numbers(scene: Set) -> None:
     assert (frame["active_slabs"], frame["num_slabs"], frame["sharedavail"]) == (3, 3, 60)
     assert s.cache.tunables.sharedavail == 60
     assert len(objects) == 177
+
+
+# ---- random programs  ----------------------------------------------------------------------------
+
+
+class Twins:
+    """A cache and the rules in Python, stepped together."""
+
+    def __init__(self, s: SlabScene, model: SlabModel, first: int, colour_off: int) -> None:
+        self.s, self.model, self.first, self.colour_off = s, model, first, colour_off
+        self.base: dict[int, int] = {}
+        self.live: list[Obj] = []
+
+    def address(self, obj: Obj) -> int:
+        """Where an object of the model lies."""
+        slab, index = obj
+        offset = self.first + self.model.offset[slab] * self.colour_off
+        return self.base[slab] + offset + index * self.s.stride
+
+    def learn(self) -> None:
+        """A slab that was just made gets its address; those that went away lose theirs."""
+        self.base = {slab: at for slab, at in self.base.items() if slab in self.model.stack}
+        new = [slab for slab in self.model.stack if slab not in self.base]
+        if new:
+            assert len(new) == 1
+            known = set(self.base.values())
+            (row,) = (row for row in slabs_of(self.s.cache) if row.address not in known)
+            assert row.node == self.model.home[new[0]]
+            self.base[new[0]] = row.address
+
+    def alloc(self, cpu: int, node: int | None) -> None:
+        """One object on both."""
+        obj = self.model.alloc(cpu, node)
+        got = self.s.one(cpu, **({} if node is None else {"node": node}))
+        self.learn()
+        assert got == self.address(obj)
+        self.live.append(obj)
+
+    def free(self, cpu: int, at: int) -> None:
+        """One live object on both."""
+        obj = self.live.pop(at)
+        address = self.address(obj)
+        self.model.free_one(cpu, obj)
+        self.s.free(cpu, address)
+
+    def agree(self) -> None:
+        """Arrays, lists and counters are the same."""
+        self.learn()
+        s, model = self.s, self.model
+        expected: dict[tuple[str, int, int], list[int]] = {}
+        for cpu, array in enumerate(model.cpu):
+            expected["cpu", cpu, model.node_of(cpu)] = [self.address(o) for o in array.entry]
+        for n, node in enumerate(model.node):
+            expected["shared", n, n] = [self.address(o) for o in node.shared.entry]
+            for home, array in node.alien.items():
+                expected["alien", n, home] = [self.address(o) for o in array.entry]
+        found = {
+            (row.kind, row.cpu if row.kind == "cpu" else row.domain, row.node): row.addresses
+            for row in queues_of(s.cache)
+        }
+        # A CPU that has done nothing has no array yet.
+        assert {k: v for k, v in found.items() if v} == {k: v for k, v in expected.items() if v}
+        for n, node in enumerate(model.node):
+            for place in ("partial", "full", "free"):
+                slabs = [(self.base[x], len(model.stack[x])) for x in getattr(node, place)]
+                assert s.on(place, n) == slabs, (place, n)
+        stats = s.cache.stats(exact=True)
+        assert {name: stats[name] for name in SLAB} == {name: model.count[name] for name in SLAB}
+        assert s.cache.tunables.num_active == model.active
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("size", "nodes", "cpus", "limit", "batch", "shared"),
+    [(64, 1, 1, 20, 18, 0), (64, 1, 2, 40, 20, 2), (704, 2, 2, 6, 3, 2), (1024, 3, 1, 9, 4, 1)],
+)
+def test_random_programs_do_as_the_rules_say(
+    scene: Set, seed: int, size: int, nodes: int, cpus: int, limit: int, batch: int, shared: int
+) -> None:
+    s = scene(size, nodes=nodes, cpus=cpus, limit=limit, batchcount=batch, shared=shared)
+    shape = expected_geometry(size)
+    first = 0 if shape["off_slab"] else on_slab(shape["objects_per_slab"], 8)
+    model = SlabModel(nodes, cpus, shape["objects_per_slab"], shape["colour"], limit, batch, shared)
+    twins = Twins(s, model, first, 64)
+    rng = random.Random(seed)
+    for step in range(60):
+        cpu = rng.randrange(nodes * cpus)
+        growing = rng.random() < (0.7 if step < 30 else 0.35)
+        for _ in range(rng.randrange(1, 2 * limit)):
+            if growing:
+                twins.alloc(cpu, rng.choice([None, None, None, rng.randrange(nodes)]))
+            elif twins.live:
+                twins.free(cpu, rng.choice([-1, 0, rng.randrange(len(twins.live))]))
+        what = rng.random()
+        if what < 0.3:
+            model.tick()
+            s.allocator.advance(2)
+        elif what < 0.33:
+            model.flush()
+            s.flush()
+        elif what < 0.36:
+            model.shrink()
+            s.shrink()
+        twins.agree()

@@ -29,6 +29,7 @@ RESIZES = {
         ("batch_size", [4, 20, 60]),
         ("min_partial", [5, 10]),
     ],
+    "slab": [("limit", [60, 120, 200]), ("batchcount", [10, 60]), ("shared", [0, 2, 8])],
     "slub": [("min_partial", [5, 10]), ("remote_node_defrag_ratio", [0, 50, 100])],
     "slub-thrash": [
         ("mode", ["off", "ratio", "mostfree"]),

@@ -166,20 +166,6 @@ static struct us_slab *acquire_partial(struct us_slub_ask *a)
     return s;
 }
 
-/* Step 7: a new slab, private. The caller may run on another CPU afterwards. */
-static struct us_slab *new_slab(struct us_slub_ask *a)
-{
-    bool fallback = false;
-    struct us_slab *s = us_slub_new_slab(a, &fallback);
-
-    if (!s)
-        return NULL;
-    us_count(a->c, a->cpu, US_SLUB_ALLOC_SLAB);
-    if (fallback)
-        us_count(a->c, a->cpu, US_SLUB_ORDER_FALLBACK);
-    return s;
-}
-
 /* One object of a listed slab, which stays on its list; both locks are held and dropped. */
 static void *take_listed(struct us_slub_ask *a, struct us_slab *s)
 {
@@ -194,6 +180,16 @@ static void *take_listed(struct us_slub_ask *a, struct us_slab *s)
 static struct us_slab *lock_first(struct us_slub_ask *a, struct us_partial *p)
 {
     return us_partial_lock_first(a->f, p, 0);
+}
+
+static void *take_first(struct us_slub_ask *a, struct us_partial *p)
+{
+    struct us_slab *s;
+    void *object = NULL;
+
+    while (!object && (s = lock_first(a, p)) != NULL)
+        object = take_listed(a, s);
+    return object;
 }
 
 static struct us_slab *lock_any(struct us_slub_ask *a)
@@ -215,33 +211,12 @@ static void *past_cpu_slab(struct us_slub_ask *a)
     while ((s = lock_any(a)) != NULL)
         if ((object = take_listed(a, s)) != NULL)
             return object;
-    s = new_slab(a);
+    s = us_slub_new_slab(a);
     if (!s)
         return NULL;
     if (us_partial_publish(a->f, us_slub_node_of(a->c, s), s))
         return take_listed(a, s);
     us_slub_release(a->c, a->f, a->cpu, s);
-    return NULL;
-}
-
-/* The page provider has failed: whatever its efforts brought to partial lists. */
-static void *after_failure(struct us_slub_ask *a)
-{
-    const struct us_machine *m = a->c->machine;
-    unsigned n;
-
-    for (n = 0; n < m->nnodes; n++) {
-        struct us_slab *s;
-
-        if (n != a->home && (a->flags & US_THISNODE))
-            continue;
-        while ((s = lock_first(a, &us_slub_of(a->c)->node[n])) != NULL) {
-            void *object = take_listed(a, s);
-
-            if (object)
-                return object;
-        }
-    }
     return NULL;
 }
 
@@ -258,9 +233,9 @@ static void *allocate(struct us_slub_ask *a)
     while ((s = acquire_partial(a)) != NULL)
         if ((object = load(a, s)) != NULL)
             return object;
-    s = new_slab(a);
+    s = us_slub_new_slab(a);
     if (!s)
-        return after_failure(a);
+        return us_slub_after_failure(a, take_first);
     us_slab_lock(a->f, s);
     us_slab_set_state(s, US_SLAB_FROZEN);
     return load(a, s);
@@ -277,7 +252,11 @@ const struct us_slub_paths us_slub_page_lock = {
     .allocate = allocate,
     .put = put,
     .deactivate = deactivate,
+    .page_lock = true,
+    .alloc_slab = US_SLUB_ALLOC_SLAB,
+    .order_fallback = US_SLUB_ORDER_FALLBACK,
     .cpuslab_flush = US_SLUB_CPUSLAB_FLUSH,
+    .shrink_slab = US_SLUB_SHRINK_SLAB,
 };
 
 enum us_status us_slub_plain_create(struct us_cache *c, struct us_error *e)

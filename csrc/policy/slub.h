@@ -214,7 +214,8 @@ struct us_slub_paths {
                 void *object, bool late);
     /* Gives up a private slab that is frozen. Not for nested flights. */
     void (*deactivate)(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
-    unsigned cpuslab_flush; /* row of that counter */
+    bool page_lock; /* slabs have a lock of their own */
+    unsigned alloc_slab, order_fallback, cpuslab_flush, shrink_slab; /* rows of these counters */
 };
 
 struct us_slub_thrash;
@@ -251,8 +252,13 @@ struct us_slab *us_slub_detach(struct us_cache *c, struct us_flight *f, unsigned
 struct us_slab *us_slub_settle(struct us_cache *c, unsigned cpu, struct us_list *list);
 /* Makes a private slab the CPU's; deactivates it when that CPU was left or its region is closed. */
 void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
-/* A new slab, private. The caller may run on another CPU afterwards. */
-struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback);
+/* A new slab, private and counted. The caller may run on another CPU afterwards. */
+struct us_slab *us_slub_new_slab(struct us_slub_ask *a);
+/* The page provider has failed: whatever its efforts brought to partial lists, of all nodes that
+ * the caller allows. */
+void *us_slub_after_failure(struct us_slub_ask *a,
+                            void *(*take)(struct us_slub_ask *a, struct us_partial *p));
+uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
 /* Frees that signal handlers had to leave behind. */
 void us_slub_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 

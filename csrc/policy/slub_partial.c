@@ -379,19 +379,6 @@ static void *from_nodes(struct us_slub_ask *a)
     }
 }
 
-static struct us_slab *new_slab(struct us_slub_ask *a)
-{
-    bool fallback = false;
-    struct us_slab *s = us_slub_new_slab(a, &fallback);
-
-    if (!s)
-        return NULL;
-    us_count(a->c, a->cpu, US_SLUB_PARTIAL_ALLOC_SLAB);
-    if (fallback)
-        us_count(a->c, a->cpu, US_SLUB_PARTIAL_ORDER_FALLBACK);
-    return s;
-}
-
 /* Step 7: a new slab, which is still private, becomes the CPU's with all its objects. */
 static void *from_new(struct us_slub_ask *a, struct us_slab *s)
 {
@@ -495,7 +482,7 @@ static void *take_listed(struct us_slub_ask *a, struct us_partial *p)
 
 static void *take_from_new(struct us_slub_ask *a)
 {
-    struct us_slab *s = new_slab(a);
+    struct us_slab *s = us_slub_new_slab(a);
     struct us_partial *p;
     void *object;
 
@@ -535,23 +522,6 @@ static void *past_cpu_slab(struct us_slub_ask *a)
     return object ? object : take_from_new(a);
 }
 
-/* The page provider has failed: whatever its efforts brought to partial lists. */
-static void *after_failure(struct us_slub_ask *a)
-{
-    unsigned n;
-
-    for (n = 0; n < a->c->machine->nnodes; n++) {
-        void *object;
-
-        if (n != a->home && (a->flags & US_THISNODE))
-            continue;
-        object = take_listed(a, &us_slub_of(a->c)->node[n]);
-        if (object)
-            return object;
-    }
-    return NULL;
-}
-
 static void *allocate(struct us_slub_ask *a)
 {
     struct us_slab *s;
@@ -570,8 +540,8 @@ static void *allocate(struct us_slub_ask *a)
     object = from_nodes(a);
     if (object)
         return object;
-    s = new_slab(a);
-    return s ? from_new(a, s) : after_failure(a);
+    s = us_slub_new_slab(a);
+    return s ? from_new(a, s) : us_slub_after_failure(a, take_listed);
 }
 
 /* ---- bulk ----------------------------------------------------------------------------- */
@@ -687,7 +657,11 @@ static const struct us_slub_paths paths = {
     .allocate = allocate,
     .put = put,
     .deactivate = deactivate,
+    .page_lock = false,
+    .alloc_slab = US_SLUB_PARTIAL_ALLOC_SLAB,
+    .order_fallback = US_SLUB_PARTIAL_ORDER_FALLBACK,
     .cpuslab_flush = US_SLUB_PARTIAL_CPUSLAB_FLUSH,
+    .shrink_slab = US_SLUB_PARTIAL_SHRINK_SLAB,
 };
 
 enum us_status us_slub_partial_create(struct us_cache *c, struct us_error *e)

@@ -176,8 +176,6 @@ void us_slub_partial_isolate(struct us_cache *c, struct us_flight *f, struct us_
 
 void us_slub_partial_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu,
                                bool try_only);
-uint64_t us_slub_partial_shrink(struct us_cache *c, struct us_flight *f, unsigned node,
-                                bool try_only);
 
 /* ---- slub_partial.c, slub_partial_tables.c -------------------------------------------- */
 

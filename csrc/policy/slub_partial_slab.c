@@ -1,4 +1,4 @@
-/* slub_partial_slab.c - slabs that a CPU owns: its partial list, deactivation, flush, shrink.
+/* slub_partial_slab.c - slabs that a CPU owns: its partial list, deactivation, flush.
  * States and rules: slub_partial.c. */
 #include "policy/slub_partial.h"
 
@@ -262,7 +262,7 @@ bool us_slub_partial_deactivate(struct us_cache *c, struct us_flight *f, unsigne
     return true;
 }
 
-/* ---- flush, shrink ------------------------------------------------------------------- */
+/* ---- flush ------------------------------------------------------------------- */
 
 /* Both words of a region that is closed. */
 static void flush_region(struct us_cache *c, struct us_flight *f, unsigned cpu,
@@ -299,24 +299,4 @@ void us_slub_partial_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned
         flush_region(c, f, cpu, region, try_only, &empty);
     us_local_open(&c->local, f, cpu);
     us_slub_partial_release(c, f, cpu, empty);
-}
-
-#define PROMOTED 32 /* slabs with more free objects stay where they are on their list */
-
-uint64_t us_slub_partial_shrink(struct us_cache *c, struct us_flight *f, unsigned node,
-                                bool try_only)
-{
-    struct us_partial *p = &us_slub_of(c)->node[node];
-    struct us_slab *chain;
-
-    if (f->nested)
-        return 0;
-    if (!try_only)
-        us_slub_check_deferred(c, f, node);
-    if (!(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
-        return 0;
-    chain = us_partial_unlist_empty(f, p, false);
-    us_partial_sort(p, us_slub_partial_of(c)->epoch_3_2 ? UINT32_MAX : PROMOTED);
-    us_lock_drop(f, &p->lock);
-    return us_slab_release_chain(c, f, us_cpu_now(c->machine), chain, US_SLUB_PARTIAL_SHRINK_SLAB);
 }

@@ -100,12 +100,36 @@ struct us_slab *us_slub_elsewhere(struct us_slub_ask *a,
     return NULL;
 }
 
-struct us_slab *us_slub_new_slab(struct us_slub_ask *a, bool *fallback)
+struct us_slab *us_slub_new_slab(struct us_slub_ask *a)
 {
-    struct us_slab *s = us_slab_new(a->c, a->f, a->home, a->flags, fallback);
+    const struct us_slub_paths *paths = us_slub_of(a->c)->paths;
+    bool fallback = false;
+    struct us_slab *s = us_slab_new(a->c, a->f, a->home, a->flags, &fallback);
 
     a->cpu = us_cpu_now(a->c->machine);
+    if (!s)
+        return NULL;
+    us_count(a->c, a->cpu, paths->alloc_slab);
+    if (fallback)
+        us_count(a->c, a->cpu, paths->order_fallback);
     return s;
+}
+
+void *us_slub_after_failure(struct us_slub_ask *a,
+                            void *(*take)(struct us_slub_ask *a, struct us_partial *p))
+{
+    unsigned n;
+
+    for (n = 0; n < a->c->machine->nnodes; n++) {
+        void *object;
+
+        if (n != a->home && (a->flags & US_THISNODE))
+            continue;
+        object = take(a, &us_slub_of(a->c)->node[n]);
+        if (object)
+            return object;
+    }
+    return NULL;
 }
 
 /* ---- the CPU slab -------------------------------------------------------------------- */
@@ -148,6 +172,29 @@ void us_slub_install(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
         paths->deactivate(c, f, cpu, other);
     }
     paths->deactivate(c, f, cpu, s);
+}
+
+/* ---- shrink --------------------------------------------------------------------------- */
+
+#define PROMOTED \
+    32 /* from 4.x on, slabs with more free objects stay where they are on their list */
+
+uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
+{
+    const struct us_slub_paths *paths = us_slub_of(c)->paths;
+    struct us_partial *p = &us_slub_of(c)->node[node];
+    struct us_slab *chain;
+
+    if (f->nested)
+        return 0;
+    if (!try_only)
+        us_slub_check_deferred(c, f, node);
+    if (!(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
+        return 0;
+    chain = us_partial_unlist_empty(f, p, paths->page_lock);
+    us_partial_sort(p, c->tunable[US_SLUB_T_EPOCH] == US_SLUB_5_16 ? PROMOTED : UINT32_MAX);
+    us_lock_drop(f, &p->lock);
+    return us_slab_release_chain(c, f, us_cpu_now(c->machine), chain, paths->shrink_slab);
 }
 
 /* ---- entries ------------------------------------------------------------------------- */
@@ -343,7 +390,7 @@ static void slub_locks(struct us_cache *c, us_lock_fn *each, void *context)
 #define SHARED_HOOKS                                                                        \
     .region = US_REGION_WORDS, .debug_has_stock = false, .general_sizes = us_kmalloc_sizes, \
     .entries = slub_entries, .alloc_node = slub_alloc_node, .alloc_bulk = slub_alloc_bulk,  \
-    .locks = slub_locks, .visit = us_slub_visit
+    .locks = slub_locks, .shrink = us_slub_shrink, .visit = us_slub_visit
 
 const struct us_policy us_policy_slub = {
     .name = "slub",
@@ -358,7 +405,6 @@ const struct us_policy us_policy_slub = {
     .destroy = us_slub_destroy,
     .free_bulk = slub_free_bulk,
     .flush_cpu = us_slub_flush_cpu,
-    .shrink = us_slub_shrink,
 };
 
 const struct us_policy us_policy_slub_thrash = {
@@ -374,7 +420,6 @@ const struct us_policy us_policy_slub_thrash = {
     .destroy = us_slub_thrash_destroy,
     .free_bulk = slub_free_bulk,
     .flush_cpu = us_slub_flush_cpu,
-    .shrink = us_slub_shrink,
 };
 
 const struct us_policy us_policy_slub_partial = {
@@ -390,5 +435,4 @@ const struct us_policy us_policy_slub_partial = {
     .destroy = us_slub_destroy,
     .free_bulk = us_slub_partial_free_bulk,
     .flush_cpu = us_slub_partial_flush_cpu,
-    .shrink = us_slub_partial_shrink,
 };

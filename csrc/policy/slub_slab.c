@@ -1,4 +1,4 @@
-/* slub_slab.c - the life of a CPU slab under the page lock; flush, shrink. States: slub.c. */
+/* slub_slab.c - the life of a CPU slab under the page lock. States: slub.c. */
 #include "policy/slub_slab.h"
 
 void us_slub_release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
@@ -64,7 +64,7 @@ void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, s
         us_slub_release(c, f, cpu, s);
 }
 
-/* ---- flush, shrink ------------------------------------------------------------------- */
+/* ---- flush ------------------------------------------------------------------- */
 
 void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)
 {
@@ -92,21 +92,4 @@ void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bo
     us_local_open(&c->local, f, cpu);
     if (empty)
         us_slub_release(c, f, cpu, s);
-}
-
-uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
-{
-    struct us_partial *p = &us_slub_of(c)->node[node];
-    struct us_slab *chain;
-
-    if (f->nested)
-        return 0;
-    if (!try_only)
-        us_slub_check_deferred(c, f, node);
-    if (!(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
-        return 0;
-    chain = us_partial_unlist_empty(f, p, true);
-    us_partial_sort(p, UINT32_MAX);
-    us_lock_drop(f, &p->lock);
-    return us_slab_release_chain(c, f, us_cpu_now(c->machine), chain, US_SLUB_SHRINK_SLAB);
 }

@@ -13,7 +13,6 @@ void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, s
 void us_slub_release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s);
 
 void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
-uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
 
 /* ---- slab thrash: slub_thrash.c ------------------------------------------------------ */
 

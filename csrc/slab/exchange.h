@@ -48,7 +48,9 @@ US_INLINE struct us_pair us_pair_look(const struct us_slab *s)
     return p;
 }
 
-#if defined(__x86_64__) && !defined(US_MODEL) && !defined(__SANITIZE_THREAD__)
+/* US_EXCHANGE_LOCKED: for tests of the other way. */
+#if defined(__x86_64__) && !defined(US_MODEL) && !defined(__SANITIZE_THREAD__) && \
+    !defined(US_EXCHANGE_LOCKED)
 
 US_INLINE enum us_exchange us_pair_exchange(struct us_flight *f, struct us_slab *s,
                                             struct us_pair old, struct us_pair next)

@@ -641,3 +641,73 @@ def test_shards_can_be_switched_off_and_are_no_smaller_than_two_batches(scene: S
     assert shards(s) == held
     s.cache.tunables.shared_queue_size = 0
     assert shards(s) == []
+
+
+# ---- cache domains of a node  --------------------------------------------------------------------
+
+
+@both
+def test_each_domain_has_its_partial_list_and_steals_from_others(
+    scene: Set, debug: str | None
+) -> None:
+    s = scene(domains=2, debug=debug)
+    a, b = s.alloc(0, 64), s.alloc(2, 64)  # a slab for each domain, both used up
+    s.free(0, a[:3])
+    s.free(2, b[:2])
+    s.flush()
+    assert s.partial() == [(a[0], 3), (b[0], 2)]  # the list of domain 0, then that of domain 1
+    s.delta()
+    # CPU 2 finds something on its domain's list, and is content with it: untouched, it wants 16.
+    assert s.one(2) == b[0]
+    s.counted(alloc_slowpath=1, alloc_from_partial=1)
+    assert s.cpu(2) == [b[1]]
+    assert s.partial() == [(a[0], 3)]
+    s.one(2)
+    s.delta()
+    # Now its own has none: the other domain's serves, before a new slab is got.
+    assert s.one(2) == a[0]
+    s.counted(alloc_slowpath=1, alloc_from_partial=1)
+    assert s.cpu(2) == [a[2], a[1]]
+    # The slab belongs where it came from: freed and drained here it is on that list again.
+    s.free(2, [a[0], b[0]])
+    s.flush()
+    assert s.partial() == [(a[0], 3), (b[0], 1)]
+    s.delta()
+    assert s.one(1) == a[0]
+    s.counted(alloc_slowpath=1, alloc_from_partial=1)
+    assert s.partial() == [(b[0], 1)]
+
+
+def test_partial_lists_need_not_be_split(scene: Set) -> None:
+    s = scene(domains=2, split_partial=0)
+    a, b = s.alloc(0, 64), s.alloc(2, 64)
+    s.free(0, a[:3])
+    s.free(2, b[:2])
+    s.flush()
+    # One list: each drain puts its slab at the head.
+    assert s.partial() == [(b[0], 2), (a[0], 3)]
+    s.delta()
+    s.one(0)
+    # 16 are wanted: both slabs give what they have.
+    s.counted(alloc_slowpath=1, alloc_from_partial=1)
+    assert len(s.cpu(0)) == 4
+    assert s.partial() == []
+
+
+def test_lists_of_a_node_share_min_partial(scene: Set) -> None:
+    s = scene(domains=2)
+    slabs = take_slabs(s, 5)
+    others = take_slabs(s, 1, cpu=2)
+    for slab in slabs:
+        s.free(0, slab)
+        s.flush()
+    # Half of 6: kept while no more than 3 are listed: with 0, 1, 2 and 3 others; the fifth goes.
+    s.counted(free_fastpath=5 * 64, queue_flush=5 * 4, free_add_partial=4, free_slab=1)
+    # The other list has room of its own.
+    s.free(2, others[0])
+    s.flush()
+    s.counted(free_fastpath=64, queue_flush=4, free_add_partial=1)
+    assert [free for _, free in s.partial()] == [64] * 5
+    # Shrinking and ageing go through both.
+    assert s.shrink() == 5 * 4096
+    assert s.partial() == []

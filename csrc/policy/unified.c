@@ -11,8 +11,8 @@
  *
  * State of a slab. A bitmap word out of band says which objects are free in the slab; an object in
  * use or in a queue has its bit clear. Free objects are never touched. A slab with a bit set is on
- * its node's partial list, a slab with none is on no list, an entirely free one stays on the list
- * (at its tail) until the list is longer than min_partial.
+ * a partial list of its node, a slab with none is on no list, an entirely free one stays on the
+ * list (at its tail) until the list is longer than min_partial.
  *
  * Locks, outermost first: control (a CPU's region, only to age or flush it) - alien - shared - node
  * - pages. The node lock guards all slabs of one node of one cache. No lock is held over the page
@@ -469,7 +469,6 @@ static enum us_status unified_create(struct us_cache *c, struct us_error *e)
 {
     struct us_memory *mem = c->slabs->memory;
     struct us_unified *st;
-    unsigned n;
 
     if (!batch_is_posted(c))
         return us_fail(e, US_EINVAL,
@@ -481,20 +480,15 @@ static enum us_status unified_create(struct us_cache *c, struct us_error *e)
         goto none;
     c->state = st;
     us_unified_plan(c, st);
-    st->node = us_meta_alloc(mem, c->machine->nnodes * sizeof(*st->node));
     st->domain = us_meta_alloc(mem, c->machine->ndomains * sizeof(*st->domain));
     st->shared_of = us_meta_alloc(mem, c->machine->ncpus * sizeof(*st->shared_of));
-    if (!st->node || !st->domain || !st->shared_of)
-        goto none;
-    for (n = 0; n < c->machine->nnodes; n++)
-        us_lock_init(&st->node[n].lock, US_LOCK_NODE);
-    if (us_unified_make_queues(c))
+    if (us_unified_make_lists(c) && st->domain && st->shared_of && us_unified_make_queues(c))
         return US_OK;
 none:
     if (st) {
         us_unified_drop_queues(c, NULL);
         us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
-        us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
+        us_unified_drop_lists(c);
         us_meta_free(mem, st->shared_of, c->machine->ncpus * sizeof(*st->shared_of));
         us_meta_free(mem, st, sizeof(*st));
         c->state = NULL;
@@ -506,14 +500,11 @@ static void unified_destroy(struct us_cache *c)
 {
     struct us_memory *mem = c->slabs->memory;
     struct us_unified *st = us_unified_of(c);
-    unsigned n;
 
     us_unified_drop_queues(c, NULL);
     us_cpu_rings_drop(c);
-    for (n = 0; n < c->machine->nnodes; n++)
-        us_lock_retire(c->machine, &st->node[n].lock);
+    us_unified_drop_lists(c);
     us_meta_free(mem, st->domain, c->machine->ndomains * sizeof(*st->domain));
-    us_meta_free(mem, st->node, c->machine->nnodes * sizeof(*st->node));
     us_meta_free(mem, st->shared_of, c->machine->ncpus * sizeof(*st->shared_of));
     us_meta_free(mem, st, sizeof(*st));
     c->state = NULL;
@@ -521,6 +512,16 @@ static void unified_destroy(struct us_cache *c)
 
 /* ---- looking inside
  * --------------------------------------------------------------------------------- */
+
+/* The lists of a node are shown as one, behind one another. */
+static void visit_lists(const struct us_visitor *v, const struct us_unified_list *list)
+{
+    uint64_t position = 0;
+
+    for (unsigned i = list->lists; i > 0; i--, list = list->next)
+        for (struct us_slab *s = list->partial.first; s; s = s->next)
+            v->listed(v->context, s, list->node, "partial", position++);
+}
 
 static void unified_visit(struct us_cache *c, const struct us_visitor *v)
 {
@@ -539,7 +540,7 @@ static void unified_visit(struct us_cache *c, const struct us_visitor *v)
                 us_visit_queue(v, US_STOCK_ALIEN, "alien", st->domain[d].alien[n], us_ring_touched);
     }
     for (n = 0; n < m->nnodes; n++)
-        us_visit_list(v, &st->node[n].partial, n, "partial");
+        visit_lists(v, st->of_node[n]);
 }
 
 static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
@@ -547,8 +548,8 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
     struct us_unified *st = us_unified_of(c);
     unsigned d, n;
 
-    for (n = 0; n < c->machine->nnodes; n++)
-        each(context, &st->node[n].lock);
+    for (n = 0; n < st->nlists; n++)
+        each(context, &st->list[n].lock);
     for (d = 0; d < c->machine->ndomains; d++) {
         struct us_queue *q = st->domain[d].shared;
 

@@ -68,6 +68,8 @@
         "sizes left to the rules follow the traffic, looked at this often; 0 = fixed")            \
     row(SHARD_CPUS, "shard_cpus", "CPUs", 0, 65535, 8, US_T_CREATE, NULL, NULL,                   \
         "a domain of more CPUs has its shared queue in shards of so many; 0 = never")             \
+    row(SPLIT_PARTIAL, "split_partial", "0/1", 0, 1, 1, US_T_CREATE, NULL, NULL,                  \
+        "1: each cache domain of a node has its own partial list; a miss steals from others")     \
     row(ADAPT_MAX, "adapt_max", "bytes", 0, INT64_MAX, 2097152, 0, NULL, NULL,                    \
         "queues grow while they can hold no more than this together")
 /* clang-format on */
@@ -150,11 +152,14 @@ struct us_unified_form {
 };
 extern const struct us_unified_form us_unified_carried_on, us_unified_posted, us_unified_sleb;
 
-/* One node's slabs. */
-struct us_unified_node {
+/* Slabs of one node, or of one of its cache domains, for good (us_unified_list_of). */
+struct us_unified_list {
     struct us_lock lock;         /* class NODE: bitmaps, list, touched */
     struct us_slab_list partial; /* slabs with objects free in them */
     bool touched;                /* a slab was added or removed since the last ageing visit */
+    unsigned node, index;
+    unsigned lists;               /* of its node, this one among them */
+    struct us_unified_list *next; /* the node's next list, in a circle */
 } US_ALIGNED(US_LINE);
 
 /* One cache domain's second level; alien[n] holds objects of node n, NULL for the domain's own. The
@@ -174,10 +179,13 @@ struct us_unified {
      * look. */
     uint32_t grown_queue, grown_shared;
     uint64_t seen_shared, seen_drains, seen_refills;
-    uint64_t drained;                 /* drains to slabs that no refill has answered yet */
-    _Atomic bool pressed;             /* memory ran short since the last look */
-    uint32_t budget_objects;          /* shared stock stops here; UINT32_MAX without a budget */
-    struct us_unified_node *node;     /* [nnodes] */
+    uint64_t drained;        /* drains to slabs that no refill has answered yet */
+    _Atomic bool pressed;    /* memory ran short since the last look */
+    uint32_t budget_objects; /* shared stock stops here; UINT32_MAX without a budget */
+    unsigned nlists;
+    struct us_unified_list *list;     /* [nlists] */
+    struct us_unified_list **of_node; /* [nnodes] the node's first list */
+    struct us_unified_list **of_cpu;  /* [ncpus] the list that new slabs of the CPU go to */
     struct us_unified_domain *domain; /* [ndomains] */
     struct us_queue **shared_of;      /* [ncpus] the shard that a CPU goes to first, NULL = none */
 };
@@ -199,6 +207,20 @@ US_INLINE struct us_queue *us_unified_shared(const struct us_cache *c, unsigned 
 {
     return us_unified_of(c)->shared_of[cpu];
 }
+/* The list whose lock guards the slab. */
+US_INLINE struct us_unified_list *us_unified_list_of(const struct us_cache *c,
+                                                     const struct us_slab *s)
+{
+    return &us_unified_of(c)->list[s->group];
+}
+/* The list of the node that a CPU looks at first. */
+US_INLINE struct us_unified_list *us_unified_list_for(const struct us_cache *c, unsigned cpu,
+                                                      unsigned node)
+{
+    struct us_unified_list *l = us_unified_of(c)->of_cpu[cpu];
+
+    return l->node == node ? l : us_unified_of(c)->of_node[node];
+}
 US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned cpu, unsigned node)
 {
     const struct us_unified_domain *d =
@@ -215,7 +237,10 @@ void us_unified_point_cpus(struct us_cache *c);                       /* after s
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c);
 
-/* unified_slabs.c: between queues and slabs. All may be called with a control, alien or shared lock
+/* unified_slabs.c: the lists; false = no memory, and what there is must be dropped. */
+bool us_unified_make_lists(struct us_cache *c);
+void us_unified_drop_lists(struct us_cache *c);
+/* Between queues and slabs. All may be called with a control, alien or shared lock
  * held, never with a node lock. */
 /* Puts objects of any nodes back to their slabs; nothing is lost when locks cannot be had. */
 void us_unified_drain(struct us_cache *c, struct us_flight *f, unsigned cpu, void **object,

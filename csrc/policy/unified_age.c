@@ -11,43 +11,64 @@
 /* ---- shrink -------------------------------------------------------------------------------------
  */
 
-/* Locks a node's lists; a try when asked for. */
-static bool lock_node(struct us_flight *f, struct us_unified_node *node, bool try_only)
+/* Locks a list; a try when asked for. */
+static bool lock_list(struct us_flight *f, struct us_unified_list *list, bool try_only)
 {
-    return try_only ? us_lock_try(f, &node->lock) : us_lock_take(f, &node->lock);
+    return try_only ? us_lock_try(f, &list->lock) : us_lock_take(f, &list->lock);
 }
 
-uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned n, bool try_only)
+static uint64_t shrink_list(struct us_cache *c, struct us_flight *f, struct us_unified_list *list,
+                            bool try_only)
 {
-    struct us_unified_node *node = &us_unified_of(c)->node[n];
     struct us_slab *empty;
 
-    if (!try_only)
-        us_unified_check_deferred(c, f, n);
-    if (!lock_node(f, node, try_only))
+    if (!lock_list(f, list, try_only))
         return 0;
-    empty = us_slab_list_take_empty(&node->partial);
-    us_slab_list_sort(&node->partial);
-    node->touched = false;
-    us_lock_drop(f, &node->lock);
+    empty = us_slab_list_take_empty(&list->partial);
+    us_slab_list_sort(&list->partial);
+    list->touched = false;
+    us_lock_drop(f, &list->lock);
     return us_slab_release_chain(c, f, us_cpu_now(c->machine), empty, US_UNIFIED_FREE_SLAB);
+}
+
+uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
+{
+    struct us_unified_list *list = us_unified_of(c)->of_node[node];
+    uint64_t bytes = 0;
+
+    if (!try_only)
+        us_unified_check_deferred(c, f, node);
+    for (unsigned i = list->lists; i > 0; i--, list = list->next)
+        bytes += shrink_list(c, f, list, try_only);
+    return bytes;
 }
 
 /* ---- expiration
  * ------------------------------------------------------------------------------------ */
 
-static void age_partial(struct us_cache *c, struct us_flight *f, unsigned n, bool try_only)
+static void age_list(struct us_cache *c, struct us_flight *f, struct us_unified_list *list,
+                     bool try_only)
 {
-    struct us_unified_node *node = &us_unified_of(c)->node[n];
     bool busy;
 
-    if (!lock_node(f, node, try_only))
+    if (!lock_list(f, list, try_only))
         return;
-    busy = node->touched || node->partial.length == 0;
-    node->touched = false;
-    us_lock_drop(f, &node->lock);
-    if (!busy)
-        us_unified_shrink(c, f, n, try_only);
+    busy = list->touched || list->partial.length == 0;
+    list->touched = false;
+    us_lock_drop(f, &list->lock);
+    if (busy)
+        return;
+    if (!try_only)
+        us_unified_check_deferred(c, f, list->node);
+    shrink_list(c, f, list, try_only);
+}
+
+static void age_partial(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
+{
+    struct us_unified_list *list = us_unified_of(c)->of_node[node];
+
+    for (unsigned i = list->lists; i > 0; i--, list = list->next)
+        age_list(c, f, list, try_only);
 }
 
 /* A visit takes one batch from what was not used since the last one. */

@@ -15,7 +15,7 @@
  *
  *   descriptor, one line:
  *     0  local.head  local.count   the list of the CPU that owns the slab (list policies), or
- *        index                     INDEX: the slab's array
+ *        index | group             INDEX: the slab's array; BITMAP: where the slab belongs
  *    16  bitmap | freelist | first objects free in the slab
  *    24  free  node  state  lock   how many those are; enum us_slab_state; byte lock
  *    32  cache
@@ -48,6 +48,7 @@ struct us_slab {
     union {
         struct us_list local;
         uint32_t *index;
+        uint32_t group; /* BITMAP: the policy's number of the lists that the slab belongs to */
     };
     union {
         uint64_t bitmap;

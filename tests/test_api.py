@@ -469,6 +469,13 @@ def test_tables_of_an_unused_cache_are_empty_and_typed(opened: us.Allocator) -> 
     assert cache.live().dtype == np.uint64
 
 
+@pytest.mark.once
+def test_slabinfo_of_slqb_has_its_watermark_and_batch(make: Callable[..., us.Allocator]) -> None:
+    cache = make("slqb").create_cache("pair", 64)  # of 64 bytes: 1024 and 256
+    row = cache.allocator.slabinfo().set_index("name").loc["pair"]
+    assert row[["limit", "batchcount", "sharedfactor"]].tolist() == [1024, 256, 0]
+
+
 def test_slabinfo_text_has_the_columns_of_the_kernel(opened: us.Allocator) -> None:
     lines = opened.slabinfo_text().splitlines()
     assert lines[0] == "slabinfo - version: 2.1"

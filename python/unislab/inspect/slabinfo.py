@@ -52,7 +52,8 @@ def _row(cache: Cache) -> _Row:
     elif "hiwater" in cache.tunables:  # SLQB: its watermark and its freebatch stand there
         limit, batch, factor = _tunable(cache, "hiwater"), _tunable(cache, "freebatch"), 0
     else:
-        limit, batch = _tunable(cache, "cpu_queue_size"), _tunable(cache, "batch_size")
+        limit = _tunable(cache, "cpu_queue_size") or _tunable(cache, "hiwater")
+        batch = _tunable(cache, "batch_size") or _tunable(cache, "freebatch")
         factor = round(_tunable(cache, "shared_queue_size") / batch) if batch else 0
     return (
         cache.name,

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import unislab as us
 from figure import Figure, figure, interleave, ratios
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,7 +106,7 @@ def children(program: Path) -> Iterator[dict[str, Child]]:
     """All contestants; rivals that the machine lacks are left out."""
     with ExitStack() as stack:
         cpu = quiet_cpu(program)
-        everyone = {who: Child(program, who, cpu) for who in ("plain", "unified", "slub")}
+        everyone = {who: Child(program, who, cpu) for who in ("plain", *us.policies())}
         for name, library in LIBRARIES.items():
             if not library or _loadable(library):
                 everyone[name] = Child(program, "malloc", cpu, library)
@@ -118,28 +119,30 @@ def figures(rounds: int = ROUNDS) -> list[Figure]:
     """Measure pairs and batches of 64, 64 and 256 bytes."""
     out: list[Figure] = []
     with children(build("contest")) as everyone:
-        for verb, least in (("pair", 1.3), ("batch", 1.25)):
+        for verb, faster in (("pair", 1.3), ("batch", 1.25)):
             for size in (64, 256):
                 times = interleave(
                     {who: partial(child.ask, verb, size) for who, child in everyone.items()}, rounds
                 )
                 label = f"{verb} of {size} bytes"
-                for who, values in times.items():
-                    out.append(figure(f"{label}: {who}", values, "ns"))
+                shown = [who for who in times if who not in us.policies()[1:] or who == "slub"]
+                out.extend(figure(f"{label}: {who}", times[who], "ns") for who in shown)
                 rivals = [who for who in times if who in LIBRARIES]
                 fastest = min(rivals, key=lambda who: median(times[who]))
                 out.append(
                     figure(
                         f"{label}: {fastest}, the fastest malloc / unified",
                         ratios(times[fastest], times["unified"]),
-                        at_least=least,
+                        at_least=faster,
                     )
                 )
                 if verb == "pair" and size == 64:
                     plain = ratios(times["unified"], times["plain"])
                     out.append(figure(f"{label}: unified / plain stack", plain, at_most=2.1))
-                    slub = ratios(times["slub"], times["unified"])
-                    out.append(figure(f"{label}: slub / unified", slub, at_most=1.5))
+                    for who in us.policies()[1:]:
+                        most = 1.5 if who == "slub" else 2
+                        pair = ratios(times[who], times["unified"])
+                        out.append(figure(f"{label}: {who} / unified", pair, at_most=most))
         bulk = interleave(
             {who: partial(everyone[who].ask, "bulk", 64) for who in ("unified", "slub")}, rounds
         )

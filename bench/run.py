@@ -17,7 +17,7 @@ from rich.table import Table
 
 from figure import Figure
 
-PARTS = ("local_paths", "python_calls", "reading", "replay", "memory", "instructions")
+PARTS = ("local_paths", "python_calls", "reading", "replay", "rivals", "memory", "instructions")
 
 
 def _table(figures: list[Figure]) -> Table:

@@ -98,7 +98,7 @@ sanitize-address: export UNISLAB_SANITIZE = address,undefined
 sanitize-address: export UNISLAB_DEBUG = 1
 sanitize-address: build/sanitize/.installed
 	LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so) $$($${CC:-gcc} -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
-	    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 \
+	    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:allocator_may_return_null=1 \
 	    UBSAN_OPTIONS=print_stacktrace=1 \
 	    build/sanitize/bin/python -m pytest -s $(PYTEST_ARGS)
 

@@ -10,6 +10,8 @@
  */
 #include "cache/internal.h"
 
+#include <string.h>
+
 static const char *const common_name[US_NCOMMON] = {
 #define US_ROW(id, name, help) name,
     US_COMMON_COUNTERS(US_ROW)
@@ -76,25 +78,29 @@ static void read_cpu(struct us_cache *c, unsigned cpu, uint64_t *values)
     }
 }
 
-/* Takes what a CPU owes in a row from CPUs that have. */
-static void settle(uint64_t *values, size_t rows, unsigned ncpus, size_t row)
+/* No CPU shows less than it did: what one owes, others give of what they have more than was shown
+ * of them. When that is not enough, half of an operation was shown before: an exact reading takes
+ * it back. */
+static void settle(uint64_t *values, const uint64_t *shown, size_t rows, unsigned ncpus, bool exact)
 {
-    uint64_t debt = 0;
-    unsigned cpu;
+    const size_t end = rows * ncpus;
+    uint64_t debt = 0, paid;
+    size_t i;
 
-    for (cpu = 0; cpu < ncpus; cpu++) {
-        uint64_t *v = &values[cpu * rows + row];
-
-        if ((int64_t)*v < 0) {
-            debt -= *v;
-            *v = 0;
-        }
+    for (i = 0; i < end; i += rows) {
+        if ((int64_t)(values[i] - shown[i]) >= 0)
+            continue;
+        debt += shown[i] - values[i];
+        values[i] = shown[i];
     }
-    for (cpu = 0; cpu < ncpus && debt; cpu++) {
-        uint64_t *v = &values[cpu * rows + row];
-        uint64_t paid = *v < debt ? *v : debt;
-
-        *v -= paid;
+    for (i = 0; i < end && debt; i += rows) {
+        paid = values[i] - shown[i] < debt ? values[i] - shown[i] : debt;
+        values[i] -= paid;
+        debt -= paid;
+    }
+    for (i = 0; i < end && debt && exact; i += rows) {
+        paid = values[i] < debt ? values[i] : debt;
+        values[i] -= paid;
         debt -= paid;
     }
 }
@@ -121,12 +127,8 @@ static void read_all(struct us_cache *c, bool exact, size_t rows, uint64_t *valu
         read_cpu(c, cpu, values + cpu * rows);
     quiet = exact || (quiet && !in_flight(c->machine));
     for (row = 0; row < rows; row++)
-        settle(values, rows, ncpus, row);
-    for (row = 0; row < rows * ncpus; row++) {
-        if (!quiet && values[row] < shown[row])
-            values[row] = shown[row];
-        shown[row] = values[row];
-    }
+        settle(values + row, shown + row, rows, ncpus, quiet);
+    memcpy(shown, values, rows * ncpus * sizeof(*shown));
 }
 
 void us_cache_stats(struct us_cache *c, bool exact, uint64_t *values)

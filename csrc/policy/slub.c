@@ -47,9 +47,9 @@
 
 static void count_put(struct us_cache *c, unsigned cpu, unsigned node, enum us_put done)
 {
-    us_count(c, cpu, US_SLUB_FREE_SLOWPATH);
     if (node != us_node_of_cpu(c->machine, cpu))
         us_count(c, cpu, US_SLUB_FREE_OFF_NODE);
+    us_count(c, cpu, US_SLUB_FREE_SLOWPATH);
     if (done == US_PUT_OWNED)
         us_count(c, cpu, US_SLUB_FREE_FROZEN);
     if (done == US_PUT_LISTED)
@@ -79,9 +79,9 @@ static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us
 
 static void count_slow_alloc(const struct us_slub_ask *a, unsigned node)
 {
-    us_count(a->c, a->cpu, US_SLUB_ALLOC_SLOWPATH);
     if (node != us_node_of_cpu(a->c->machine, a->cpu))
         us_count(a->c, a->cpu, US_SLUB_ALLOC_OFF_NODE);
+    us_count(a->c, a->cpu, US_SLUB_ALLOC_SLOWPATH);
 }
 
 /* Takes one object and hands the rest of the slab's own freelist to the CPU. The slab is frozen,

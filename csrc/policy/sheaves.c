@@ -518,7 +518,7 @@ static enum us_status sheaves_create(struct us_cache *c, struct us_error *e)
         us_lock_init(&st->barn[n].lock, US_LOCK_SHARED);
     }
     us_lock_init(&st->lent_lock, US_LOCK_SHARED);
-    st->capacity = c->local.mode == US_MODE_CONTROL ? 0 : us_sheaves_capacity(c);
+    st->capacity = us_sheaves_has_none(c) ? 0 : us_sheaves_capacity(c);
     st->min_partial = (uint32_t)c->tunable[US_SHEAVES_T_MIN_PARTIAL];
     st->defrag_threshold = (uint32_t)c->tunable[US_SHEAVES_T_DEFRAG_RATIO] * 10;
     c->state = st;

@@ -164,6 +164,12 @@ US_INLINE struct us_sheaves *us_sheaves_of(const struct us_cache *c)
 {
     return c->state;
 }
+/* Debug caches have no sheaves. To be asked outside of flights too, where the state is not looked
+ * at: a signal handler may find it in pieces. */
+US_INLINE bool us_sheaves_has_none(const struct us_cache *c)
+{
+    return c->local.mode == US_MODE_CONTROL;
+}
 US_INLINE struct us_barn *us_barn_of_cpu(const struct us_cache *c, unsigned cpu)
 {
     return &us_sheaves_of(c)->barn[us_node_of_cpu(c->machine, cpu)];

@@ -108,7 +108,7 @@ size_t us_sheaves_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_
     size_t got = 0;
     bool all;
 
-    if (node >= 0 || us_sheaves_of(c)->capacity == 0 || us_flight_current() != NULL)
+    if (node >= 0 || us_sheaves_has_none(c) || us_flight_current() != NULL)
         return alloc_each(c, flags, node, n, out);
     got = us_local_main_take(&c->local, out, n < UINT32_MAX ? (unsigned)n : UINT32_MAX);
     if (got == n)
@@ -230,7 +230,7 @@ void us_sheaves_free_bulk(struct us_cache *c, size_t n, void *const *object)
 
         if (US_UNLIKELY(!us_in_range(r, object[i])))
             us_sheaves_free_slow(c, object[i++]);
-        else if (us_sheaves_of(c)->capacity == 0 || us_node_of(r, object[i]) != node)
+        else if (us_sheaves_has_none(c) || us_node_of(r, object[i]) != node)
             keep_remote(&g, object[i++]);
         else
             i += free_run(c, object + i, n - i);
@@ -358,7 +358,7 @@ struct us_sheaf *us_sheaves_prefill(struct us_cache *c, unsigned flags, uint32_t
     struct us_sheaves_ask a;
     struct us_flight f;
 
-    if (us_sheaves_of(c)->capacity == 0 || !us_flight_try(c->machine, &f))
+    if (us_sheaves_has_none(c) || !us_flight_try(c->machine, &f))
         return NULL;
     a = ask_here(c, &f, flags);
     if (!f.nested) {

@@ -455,22 +455,24 @@ US_INLINE void sheaves_free_path(struct us_cache *c, void *object, enum us_mode 
 
 US_LOCAL_ENTRIES(sheaves)
 
-/* The hottest object of the main sheaf if it is of the node; a look before the pop, since what is
- * not stays where it is. */
+/* The hottest object of the main sheaf if it is of the node. The sheaf may be anybody's by the time
+ * it is looked at, so the object is taken first; what is not of the node goes back to where it was,
+ * and neither is counted. */
 static void *pop_of_node(struct us_cache *c, unsigned node)
 {
+    const struct us_range *r = &c->slabs->range;
     const unsigned cpu = us_cpu_now(c->machine);
-    const struct us_sheaf *s = us_local_sheaf(&c->local, cpu, US_MAIN);
-    uint32_t size = s ? us_sheaf_size(s) : 0;
     void *object;
 
-    if (us_node_of_cpu(c->machine, cpu) != node || size == 0 ||
-        us_node_of(&c->slabs->range, s->object[size - 1]) != node ||
+    if (us_node_of_cpu(c->machine, cpu) != node ||
         us_local_main_pop(&c->local, NULL, &object) != US_LOCAL_OK)
         return NULL;
-    if (us_node_of(&c->slabs->range, object) == node)
+    if (us_node_of(r, object) == node)
         return object;
-    sheaves_entries[c->local.mode].free(c, object); /* another one came between look and pop */
+    if (us_local_main_put(&c->local, &object, 1, us_node_base(r, node)))
+        us_local_harvest(&c->local, cpu, -(uint64_t)1, -(uint64_t)1);
+    else
+        sheaves_entries[c->local.mode].free(c, object); /* moved, or somebody filled it meanwhile */
     return NULL;
 }
 

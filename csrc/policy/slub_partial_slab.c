@@ -292,10 +292,12 @@ void us_slub_partial_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned
     void *region;
     unsigned node;
 
-    if (f->nested || !us_local_populated(&c->local, cpu))
+    if (f->nested)
         return;
     for (node = 0; !try_only && node < c->machine->nnodes; node++)
         us_slub_check_deferred(c, f, node); /* now: this CPU may be the one that adopts its slab */
+    if (!us_local_populated(&c->local, cpu))
+        return;
     if (!us_local_close(&c->local, f, cpu, try_only, &region))
         return;
     if (region)

@@ -42,8 +42,10 @@
  * slab's left-over; a slab takes that of the CPU that asks for it, whichever list it goes to. A
  * trim is due one second after the cache was made, then every three, and looks at the node's list
  * before the CPU's. The full drain of memory hot-remove is what flush_cpu does, so that nothing is
- * left in stock: what belongs to other lists goes straight to their slabs. hiwater may be set below
- * the freebatch, as sysfs lets it; a flush then takes what there is.
+ * left in stock: what belongs to other lists goes straight to their slabs. shrink is the
+ * original's, one trim of every list of the node; but whoever shrinks a cache here flushes its CPUs
+ * first, and it finds nothing to trim. hiwater may be set below the freebatch, as sysfs lets it; a
+ * flush then takes what there is.
  *
  * Departures. hiwater is at most 2^17. When the page provider fails, any list of a node the caller
  * allows is asked for one object of a partial slab. Debug caches have the same stocks, worked by

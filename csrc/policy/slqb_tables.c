@@ -204,28 +204,15 @@ static int64_t get_remote(struct us_cache *c)
 }
 
 const struct us_tunable us_slqb_tunables[] = {
-#define US_ROW(id, name_, unit_, min_, max_, def_, flags_, get_, set_, help_) \
-    [US_SLQB_T_##id] = {.name = name_,                                        \
-                        .unit = unit_,                                        \
-                        .help = help_,                                        \
-                        .min = min_,                                          \
-                        .max = max_,                                          \
-                        .def = def_,                                          \
-                        .flags = flags_,                                      \
-                        .get = get_,                                          \
-                        .set = set_},
+#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) \
+    {name, unit, help, min, max, def, flags, NULL, get, set},
     US_SLQB_TUNABLES(US_ROW)
 #undef US_ROW
 };
 
 const struct us_counter us_slqb_counters[] = {
-#define US_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
-    [US_SLQB_##id] = {.name = name_,                              \
-                      .help = help_,                              \
-                      .feeds = feeds_,                            \
-                      .less = less_,                              \
-                      .source = source_,                          \
-                      .hidden = hidden_},
+#define US_ROW(id, name, feeds, less, source, hidden, help) \
+    {name, help, feeds, less, source, hidden},
     US_SLQB_COUNTERS(US_ROW)
 #undef US_ROW
 };

@@ -84,6 +84,39 @@ static void pops_beyond_the_headers_width_are_counted(void)
     end();
 }
 
+/* ---- shrink -------------------------------------------------------------------------- */
+
+/* The original's is one trim: claim, one freebatch, rlist home. (us_cache_shrink drains before.) */
+static void shrink_trims_every_list_of_the_node_once(void)
+{
+    void *object[6], *theirs[2];
+    struct us_flight f;
+
+    begin(&two_nodes, 0);
+    on_cpu(1);
+    take(theirs, 2);
+    on_cpu(0);
+    take(object, 6);
+    give(object, 5);
+    give(theirs, 2);
+    us_flight_enter(a->machine, &f);
+    /* 4, 3 and 2 go back; slab 0 has two in stock yet, slab 1 one in use. */
+    CHECK_EQ(c->policy->shrink(c, &f, 0, false), 0);
+    CHECK_EQ(us_slqb_size(list_of(0)), 2);
+    CHECK_EQ(us_slqb_nr_remote(list_of(1)), 2);
+    /* The other node: two are claimed, both go back, and their slab. */
+    CHECK_EQ(c->policy->shrink(c, &f, 1, false), 4096);
+    us_flight_leave(&f);
+    CHECK_EQ(us_slqb_size(list_of(1)), 0);
+    CHECK_EQ(counted("flush_free_list"), 2);
+    CHECK_EQ(counted("flush_free_list_objects"), 5);
+    CHECK_EQ(counted("claim_remote_list_objects"), 2);
+    CHECK_EQ(counted("flush_rfree_list"), 1);
+    CHECK_EQ(us_cache_alloc(c), object[1]);
+    give((void *[]){object[1], object[5]}, 2);
+    end();
+}
+
 /* ---- words in other hands ------------------------------------------------------------ */
 
 static void who_finds_the_free_list_taken_goes_to_slabs(void)
@@ -449,6 +482,7 @@ static void what_is_no_object_of_the_cache_gets_no_link(void)
 int main(void)
 {
     RUN(pops_beyond_the_headers_width_are_counted);
+    RUN(shrink_trims_every_list_of_the_node_once);
     RUN(who_finds_the_free_list_taken_goes_to_slabs);
     RUN(a_parked_list_is_taken_up);
     RUN(a_parked_list_is_flushed);

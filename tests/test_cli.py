@@ -163,6 +163,11 @@ def test_explain_says_of_every_counter_and_tunable_what_its_table_does(run, poli
             assert row["min"] <= row["default"]
             assert row["max"] is None or row["default"] <= row["max"]
     shown = run("policies", "--explain", policy).out
+    for name, feeds in fed.items():
+        said = re.search(rf"^ {name} +(.*)$", shown, re.MULTILINE)
+        assert said is not None
+        if not feeds and name.startswith(("alloc_", "free_")):
+            assert said[1].startswith("nothing: stays 0")
     for row in told["counters"] + told["tunables"]:
         assert row["name"] in shown
 

@@ -210,8 +210,16 @@ def show_counters(table: pd.DataFrame, out: Console) -> None:
         (False, ["its own counter", "feeds", "what it counts"]),
     ):
         part = table[table["common"] == common]
-        rows = part[["name", "feeds", "help"]].to_numpy().tolist()
+        rows = [
+            [name, feeds or (_unfed(name) if common else ""), text]
+            for name, feeds, text in part[["name", "feeds", "help"]].to_numpy().tolist()
+        ]
         _show_wrapped(heads, rows, out, left=(0, 1, 2))
+
+
+def _unfed(counter: str) -> str:
+    """What is said of a common counter that none of the policy's own adds to."""
+    return "nothing: stays 0" if counter.startswith(("alloc_", "free_")) else "counted by itself"
 
 
 def _show_wrapped(

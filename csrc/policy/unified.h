@@ -24,7 +24,7 @@
         get_queue, NULL,                                                                          \
         "CPU queue size that was asked for; refills stop there")                                  \
     row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,      \
-        "objects moved between levels at once, at most queue_size")                               \
+        "objects moved between levels at once; at most queue_size (unified-v4: at least that)")                               \
     row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
         "objects in CPU queues")                                                                  \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \

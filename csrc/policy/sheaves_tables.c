@@ -162,42 +162,8 @@ static int64_t get_partial(struct us_cache *c)
     return (int64_t)total;
 }
 
-static int64_t sum(const struct us_cache *c, _Atomic uint64_t *of_node)
-{
-    uint64_t total = 0;
-    unsigned n;
+GETTER(get_slabs, us_sum_of_nodes(c, c->nr_slabs))
+GETTER(get_total_objects, us_sum_of_nodes(c, c->nr_objects))
 
-    for (n = 0; n < c->machine->nnodes; n++)
-        total += atomic_load_explicit(&of_node[n], memory_order_relaxed);
-    return (int64_t)total;
-}
-
-GETTER(get_slabs, sum(c, c->nr_slabs))
-GETTER(get_total_objects, sum(c, c->nr_objects))
-
-const struct us_tunable us_sheaves_tunables[] = {
-#define US_ROW(id, name_, unit_, min_, max_, def_, flags_, get_, set_, help_) \
-    [US_SHEAVES_T_##id] = {.name = name_,                                     \
-                           .unit = unit_,                                     \
-                           .help = help_,                                     \
-                           .min = min_,                                       \
-                           .max = max_,                                       \
-                           .def = def_,                                       \
-                           .flags = flags_,                                   \
-                           .get = get_,                                       \
-                           .set = set_},
-    US_SHEAVES_TUNABLES(US_ROW)
-#undef US_ROW
-};
-
-const struct us_counter us_sheaves_counters[] = {
-#define US_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
-    [US_SHEAVES_##id] = {.name = name_,                           \
-                         .help = help_,                           \
-                         .feeds = feeds_,                         \
-                         .less = less_,                           \
-                         .source = source_,                       \
-                         .hidden = hidden_},
-    US_SHEAVES_COUNTERS(US_ROW)
-#undef US_ROW
-};
+const struct us_tunable us_sheaves_tunables[] = {US_SHEAVES_TUNABLES(US_TUNABLE_ROW)};
+const struct us_counter us_sheaves_counters[] = {US_SHEAVES_COUNTERS(US_COUNTER_ROW)};

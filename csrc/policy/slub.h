@@ -184,13 +184,6 @@ enum us_slub_counter {
      .choices = choices_,                                                                     \
      .get = get_,                                                                             \
      .set = set_},
-#define US_SLUB_COUNTER_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
-    {.name = name_,                                                            \
-     .help = help_,                                                            \
-     .feeds = feeds_,                                                          \
-     .less = less_,                                                            \
-     .source = source_,                                                        \
-     .hidden = hidden_},
 
 /* What one slow allocation asks for. */
 struct us_slub_ask {

@@ -327,22 +327,12 @@ int64_t us_slub_get_cpu_slabs(struct us_cache *c)
     return total;
 }
 
-static int64_t sum_nodes(const struct us_cache *c, _Atomic uint64_t *per_node)
-{
-    uint64_t total = 0;
-    unsigned n;
-
-    for (n = 0; n < c->machine->nnodes; n++)
-        total += atomic_load_explicit(&per_node[n], memory_order_relaxed);
-    return (int64_t)total;
-}
-
 int64_t us_slub_get_slabs(struct us_cache *c)
 {
-    return sum_nodes(c, c->nr_slabs);
+    return us_sum_of_nodes(c, c->nr_slabs);
 }
 
 int64_t us_slub_get_total_objects(struct us_cache *c)
 {
-    return sum_nodes(c, c->nr_objects);
+    return us_sum_of_nodes(c, c->nr_objects);
 }

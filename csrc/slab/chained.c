@@ -11,24 +11,6 @@ static bool is_free_already(const struct us_slab *s, const struct us_pair *now,
            now->freelist == chain->tail || (now->state & US_SLAB_PRIVATE);
 }
 
-/* The exchange is done, the node lock held. */
-static enum us_put relist(struct us_partial *p, struct us_slab *s, bool was_full, bool empty,
-                          uint64_t keep)
-{
-    if (!was_full && !(us_slab_state(s) & US_SLAB_PARTIAL))
-        return US_PUT_STAYS; /* pulled */
-    if (empty && p->slabs.length >= keep) {
-        if (!was_full)
-            us_partial_remove(p, s);
-        us_slab_set_state(s, US_SLAB_PRIVATE);
-        return was_full ? US_PUT_EMPTIED : US_PUT_UNLISTED;
-    }
-    if (!was_full)
-        return US_PUT_STAYS;
-    us_partial_add(p, s, true);
-    return US_PUT_LISTED;
-}
-
 /* What the exchange is to be. */
 static struct us_pair with_chain(const struct us_cache *c, struct us_pair now,
                                  const struct us_chain *chain)
@@ -70,8 +52,8 @@ enum us_put us_chained_put(struct us_cache *c, struct us_flight *f, struct us_pa
     }
     if (done == US_EXCHANGE_BUSY)
         out = US_PUT_BUSY;
-    else if (listing)
-        out = relist(p, s, was_full, empty, keep);
+    else if (listing && (was_full || (us_slab_state(s) & US_SLAB_PARTIAL))) /* not pulled */
+        out = us_partial_relist(p, s, was_full, empty, keep, true);
     if (listing)
         us_lock_drop(f, &p->lock);
     return out;

@@ -158,6 +158,11 @@ enum us_put {
 enum us_put us_partial_put(struct us_cache *c, struct us_flight *f, struct us_partial *p,
                            struct us_slab *s, void *object, uint64_t keep, bool at_tail);
 
+/* Node lock held, objects having come back to a slab: it joins the list if it was full, or leaves
+ * it if it is empty now and that has `keep` slabs. */
+enum us_put us_partial_relist(struct us_partial *p, struct us_slab *s, bool was_full, bool empty,
+                              uint64_t keep, bool at_tail);
+
 /* Node lock held. Takes the empty slabs off a list, chained through next, private; `slab_locks`
  * tells that the policy has such locks: a slab whose lock is busy stays. */
 struct us_slab *us_partial_unlist_empty(struct us_flight *f, struct us_partial *p, bool slab_locks);

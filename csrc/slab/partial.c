@@ -92,14 +92,10 @@ static enum us_put put_unlisted(struct us_cache *c, struct us_slab *s, void *obj
     return US_PUT_OWNED;
 }
 
-/* The list changes: node lock held. */
-static enum us_put put_moving(struct us_cache *c, struct us_partial *p, struct us_slab *s,
-                              void *object, uint64_t keep, bool at_tail)
+enum us_put us_partial_relist(struct us_partial *p, struct us_slab *s, bool was_full, bool empty,
+                              uint64_t keep, bool at_tail)
 {
-    const bool was_full = s->free == 0;
-
-    us_slab_push_free(c, s, object);
-    if (s->free == us_slab_objects(s) && p->slabs.length >= keep) {
+    if (empty && p->slabs.length >= keep) {
         if (!was_full)
             us_partial_remove(p, s);
         us_slab_set_state(s, US_SLAB_PRIVATE);
@@ -137,7 +133,8 @@ static enum us_put put_locked(struct us_cache *c, struct us_flight *f, struct us
     }
     if (!us_lock_take(f, &p->lock))
         return US_PUT_BUSY;
-    done = put_moving(c, p, s, object, keep, at_tail);
+    us_slab_push_free(c, s, object);
+    done = us_partial_relist(p, s, was_full, empty, keep, at_tail);
     us_lock_drop(f, &p->lock);
     return done;
 }

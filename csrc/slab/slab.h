@@ -178,6 +178,16 @@ struct us_cache {
     _Atomic uint64_t released; /* pages of slabs given back so far */
 };
 
+/* Sum over nodes of one of their counts. */
+static inline int64_t us_sum_of_nodes(const struct us_cache *c, _Atomic uint64_t *of_node)
+{
+    uint64_t total = 0;
+
+    for (unsigned n = 0; n < c->machine->nnodes; n++)
+        total += atomic_load_explicit(&of_node[n], memory_order_relaxed);
+    return (int64_t)total;
+}
+
 /* 2^64 / stride, rounded up; strides from 2 on. The excess e = reciprocal * stride - 2^64 is less
  * than the stride, and offset * reciprocal >> 64 is exact while offset * e < 2^64: always, since
  * slabs and strides are below 2^32. (With 32 bits it is wrong from strides of some KiB on.) */

@@ -12,7 +12,19 @@
 #include "check.h"
 #include "machine/native/seq_x86.h"
 
-enum { PLACES = 3 };
+enum { PLACES = 3, SOME = 3 };
+
+/* Of an operation that moves up to three objects. */
+struct outcome {
+    unsigned n;
+    void *out[SOME];
+};
+
+static inline void check_same(struct outcome a, struct outcome b)
+{
+    CHECK_EQ(a.n, b.n);
+    CHECK(memcmp(a.out, b.out, a.n * sizeof *a.out) == 0); /* beyond, aborted copies may lie */
+}
 
 static void (*interruption)(void);
 static volatile int *armed;

@@ -13,7 +13,7 @@ int main(void)
 }
 #else
 
-enum { FIRST_OP = US_SEQ_MAIN_POP, OPS = 5, SOME = 3, BEGUN_WITH = 5, ROOM = 12 };
+enum { FIRST_OP = US_SEQ_MAIN_POP, OPS = 5, BEGUN_WITH = 5, ROOM = 12 };
 static struct us_machine *machine;
 static struct us_local local;
 static struct us_flight flight;
@@ -23,24 +23,24 @@ static unsigned cpu;
 static struct us_sheaf *real[3], *plain[3];
 static struct us_words *mirror;
 
-struct outcome {
-    unsigned n;
-    void *out[SOME];
-};
-
 static void *object_at(unsigned i)
 {
     return (void *)(uintptr_t)(node_base(0) + 16 * i);
 }
 
 /* `who` brings in objects and a sheaf of its own. */
+static void bring(unsigned who, void **in)
+{
+    for (unsigned i = 0; i < SOME; i++)
+        in[i] = object_at(100 * who + i);
+}
+
 static struct outcome act(unsigned sequence, unsigned who)
 {
     struct outcome o = {0};
     void *in[SOME];
 
-    for (unsigned i = 0; i < SOME; i++)
-        in[i] = object_at(100 * who + i);
+    bring(who, in);
     switch (sequence) {
     case US_SEQ_MAIN_POP:
         o.n = us_fast_main_pop(&local, US_MODE_RSEQ, o.out);
@@ -66,8 +66,7 @@ static struct outcome plainly(unsigned sequence, unsigned who)
     struct outcome o = {0};
     void *in[SOME];
 
-    for (unsigned i = 0; i < SOME; i++)
-        in[i] = object_at(100 * who + i);
+    bring(who, in);
     switch (sequence) {
     case US_SEQ_MAIN_POP:
         o.n = us_main_pop_c(mirror, o.out);
@@ -135,12 +134,6 @@ static struct outcome interrupted;
 static void interrupt(void)
 {
     interrupted = act(interrupting, 2);
-}
-
-static void check_same(struct outcome a, struct outcome b)
-{
-    CHECK_EQ(a.n, b.n);
-    CHECK(memcmp(a.out, b.out, a.n * sizeof *a.out) == 0); /* beyond, aborted copies may lie */
 }
 
 static void a_signal_inside_a_sequence_comes_first(void)

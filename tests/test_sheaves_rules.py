@@ -521,6 +521,19 @@ def test_a_cpu_that_goes_is_flushed(sheaves: Set) -> None:
     assert len(s.main(1)) == 2
 
 
+def test_with_its_last_cpu_a_node_loses_its_barn(sheaves: Set) -> None:
+    s = sheaves()
+    got = s.alloc(2, 4 * C)
+    s.free(2, got)  # CPU 2: main, spare and two in the barn
+    s.allocator.offline_cpu(2)
+    assert len(s.barn(1)) == 2
+    s.delta()
+    s.allocator.offline_cpu(3)
+    assert s.barn(1) == []
+    # Six slabs, while there are five on the list already: all are given back.
+    s.counted(sheaf_flush=2 * C, sheaf_free=2, free_slab=6)
+
+
 # ---- without sheaves ----------------------------------------------------------------------------
 
 

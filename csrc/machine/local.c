@@ -550,8 +550,10 @@ static bool swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned c
 /* A sheaf's pops begin at 0 when it becomes a CPU's, and are read off it when it no longer is. */
 static void begin_sheaf(struct us_sheaf *s)
 {
-    if (s != NULL)
-        __atomic_store_n(&s->installed, us_sheaf_size(s), __ATOMIC_RELAXED);
+    if (s == NULL)
+        return;
+    us_sheaf_set(s, us_sheaf_size(s));
+    __atomic_store_n(&s->installed, us_sheaf_size(s), __ATOMIC_RELAXED);
 }
 
 static void end_sheaf(struct us_local *l, unsigned cpu, struct us_sheaf *s)

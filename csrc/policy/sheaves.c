@@ -20,10 +20,11 @@
  * for an empty one: who then finds no main sheaf has met the lock held, and goes to slabs, as the
  * original does. So whoever took the main sheaf alone changes both words, works on the sheaves with
  * plain code, and gives them back to the CPU where it took them (us_sheaf_pair_take,
- * us_sheaf_pair_give), from another CPU by closing that one. Nothing is held while a refill waits
- * for pages: sheaves are given back before and taken again afterwards, wherever the thread is then,
- * and what has been filled finds its place by the state found (step f). One that was filled for
- * another node goes to that node's barn.
+ * us_sheaf_pair_give), from another CPU by closing that one: for that control lock it waits,
+ * holding nothing, its caller being served. Nothing is held while a refill waits for pages: sheaves
+ * are given back before and taken again afterwards, wherever the thread is then, and what has been
+ * filled finds its place by the state found (step f). One that was filled for another node goes to
+ * that node's barn.
  *
  * Locks. control (a CPU's words while it is closed), then barn (class shared) or node, which never
  * nest. A slab has no lock: its freelist and count change by one exchange (slab/chained.h), before
@@ -592,6 +593,7 @@ const struct us_policy us_policy_sheaves = {
     .free_bulk = us_sheaves_free_bulk,
     .flush_cpu = us_sheaves_flush_cpu,
     .shrink = us_sheaves_shrink,
+    .cpu_offline = us_sheaves_cpu_offline,
     .locks = sheaves_locks,
     .visit = us_sheaves_visit,
 };

@@ -269,6 +269,7 @@ enum us_replaced us_sheaves_replace_full(struct us_cache *c, struct us_flight *f
 void us_sheaves_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 
 void us_sheaves_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
+void us_sheaves_cpu_offline(struct us_cache *c, struct us_flight *f, unsigned cpu);
 uint64_t us_sheaves_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
 void us_sheaves_visit(struct us_cache *c, const struct us_visitor *v);
 

@@ -104,6 +104,16 @@ uint64_t us_sheaves_shrink(struct us_cache *c, struct us_flight *f, unsigned nod
     return bytes;
 }
 
+/* With its last CPU a node's barn has nobody left who would use it. */
+void us_sheaves_cpu_offline(struct us_cache *c, struct us_flight *f, unsigned cpu)
+{
+    const unsigned node = us_node_of_cpu(c->machine, cpu);
+
+    us_sheaves_flush_cpu(c, f, cpu, false);
+    if (us_node_online(c->machine, node) == 0)
+        (void)shrink_barn(c, f, node, false);
+}
+
 /* ---- looking inside -------------------------------------------------------------------- */
 
 static void visit_sheaf(const struct us_visitor *v, struct us_stock stock, const struct us_sheaf *s)

@@ -339,6 +339,9 @@ static void a_prefilled_sheaf_serves_without_fail(void)
     CHECK_EQ(counted("sheaf_return_fast"), 1);
     CHECK(sheaf(0, US_SPARE) == s);
     give(0, C + 1);
+    CHECK_EQ(us_sheaf_size(s), C); /* main since the other one was full; it counts anew */
+    CHECK_EQ(counted("alloc_fastpath"), C + 1);
+    CHECK_EQ(counted("free_fastpath"), C + 1);
     close_scene();
 }
 

@@ -108,20 +108,24 @@ uint64_t us_slqb_tick_period(const struct us_cache *c)
     return SECOND;
 }
 
-/* try_only never comes: it is for policies that expire under pressure. */
+/* try_only never comes: it is for policies that expire under pressure. What a node without CPUs has
+ * is out of a flush's reach, and drained here. */
 uint64_t us_slqb_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only)
 {
     const struct us_machine *m = c->machine;
     uint64_t bytes = 0, to_slabs = 0;
+    enum how how = DRAIN;
     unsigned cpu;
 
     if (f->nested || try_only)
         return 0;
     us_slqb_check_deferred(c, f, node);
     for (cpu = 0; cpu < m->ncpus; cpu++)
-        if (us_node_of_cpu(m, cpu) == node)
+        if (us_node_of_cpu(m, cpu) == node) {
             bytes += trim_cpu(c, f, cpu, TRIM, &to_slabs);
-    return bytes + trim_node(c, f, us_cpu_now(m), node, TRIM, &to_slabs);
+            how = TRIM;
+        }
+    return bytes + trim_node(c, f, us_cpu_now(m), node, how, &to_slabs);
 }
 
 void us_slqb_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only)

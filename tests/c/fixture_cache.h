@@ -124,6 +124,27 @@ static inline void fixture_balance(struct us_allocator *a)
     CHECK(us_memory_check(a->memory, NULL));
 }
 
+/* What is left where nothing should be. */
+static inline void fixture_tell_slabs(struct us_allocator *a)
+{
+    struct us_snapshot left;
+
+    for (struct us_cache *c = a->caches; c; c = c->next) {
+        if (us_cache_snapshot(c, &left, NULL) != US_OK)
+            continue;
+        for (size_t i = 0; i < left.nslabs; i++) {
+            const struct us_slab_row *row = &left.slab[i];
+
+            fprintf(stderr,
+                    "  %s, cache %s: slab of node %d, %u objects, %u free, %u queued, "
+                    "place %u, CPU %d\n",
+                    c->policy->name, c->name, row->node, row->objects, row->free, row->queued,
+                    row->place, row->cpu);
+        }
+        us_snapshot_free(&left);
+    }
+}
+
 static inline void fixture_close(struct us_allocator *a)
 {
     struct us_error e = {.status = US_OK};

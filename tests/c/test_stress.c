@@ -387,26 +387,6 @@ static void open_scene(const char *policy, const struct us_topology *t, bool deb
     atomic_store(&off_node, 0);
 }
 
-static void tell_what_is_left(void)
-{
-    struct us_snapshot left;
-
-    for (struct us_cache *c = allocator->caches; c; c = c->next) {
-        if (us_cache_snapshot(c, &left, NULL) != US_OK)
-            continue;
-        for (size_t i = 0; i < left.nslabs; i++) {
-            const struct us_slab_row *row = &left.slab[i];
-
-            fprintf(stderr,
-                    "  %s, cache %s: slab of node %d, %u objects, %u free, %u queued, "
-                    "place %u, CPU %d\n",
-                    c->policy->name, c->name, row->node, row->objects, row->free, row->queued,
-                    row->place, row->cpu);
-        }
-        us_snapshot_free(&left);
-    }
-}
-
 static void close_scene(void)
 {
     struct us_memory_account memory;
@@ -423,7 +403,7 @@ static void close_scene(void)
     fixture_balance(allocator);
     us_memory_account(allocator->memory, &memory);
     if (!CHECK_EQ(memory.reserved, 0))
-        tell_what_is_left();
+        fixture_tell_slabs(allocator);
     CHECK_EQ(memory.resident, 0);
     fixture_close(allocator);
 }

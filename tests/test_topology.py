@@ -318,5 +318,7 @@ def test_two_nodes_count_the_same_here_and_modelled(
         seen.append(dict(cache.stats(exact=True)))
         cache.free_bulk(live)
     assert seen[0] == seen[1]
-    assert seen[0]["alloc_remote"] > 0
-    assert seen[0]["free_remote"] > 0
+    # V4 as posted goes by no named node (algorithms 2.13, row 1); into the queues of its precursor
+    # goes what is freed, whatever its node.
+    assert (seen[0]["alloc_remote"] > 0) == (policy != "unified-v4")
+    assert (seen[0]["free_remote"] > 0) == (policy != "sleb")

@@ -57,13 +57,19 @@ static struct us_slab *first_slab(struct us_slabp_node *node)
     return node->free.first;
 }
 
+/* The node lock is held; others look without it. */
+static void change_free(struct us_slabp_node *node, uint64_t by)
+{
+    __atomic_store_n(&node->free_objects, node->free_objects + by, __ATOMIC_RELAXED);
+}
+
 static unsigned take_from(struct us_cache *c, struct us_slabp_node *node, struct us_slab *s,
                           void **out, unsigned n)
 {
     us_slab_list_remove(list_of(node, s), s);
     n = us_slab_index_take(c, s, out, n);
     us_slab_list_head(list_of(node, s), s);
-    node->free_objects -= n;
+    change_free(node, -(uint64_t)n);
     return n;
 }
 
@@ -77,14 +83,14 @@ static void put_back(struct us_cache *c, struct us_slabp_node *node, void *objec
     if (!s || !us_slab_index_put(c, s, object))
         return;
     no_longer_active(c);
-    node->free_objects++;
+    change_free(node, 1);
     us_slab_list_remove(from, s);
     if (s->free < us_slab_objects(s)) {
         us_slab_list_tail(&node->partial, s);
     } else if (node->free_objects <= node->free_limit) {
         us_slab_list_head(&node->free, s);
     } else {
-        node->free_objects -= us_slab_objects(s);
+        change_free(node, -(uint64_t)us_slab_objects(s));
         s->next = *chain;
         *chain = s;
     }
@@ -181,7 +187,7 @@ static bool publish(struct us_cache *c, struct us_flight *f, struct us_slab *s)
         return false;
     atomic_fetch_and_explicit(&s->state, (uint8_t)~US_SLAB_PRIVATE, memory_order_relaxed);
     us_slab_list_tail(&node->free, s);
-    node->free_objects += us_slab_objects(s);
+    change_free(node, us_slab_objects(s));
     us_lock_drop(f, &node->lock);
     return true;
 }
@@ -333,7 +339,7 @@ uint64_t us_slabp_destroy_free(struct us_cache *c, struct us_flight *f, unsigned
         s = node->free.last;
         if (s) {
             us_slab_list_remove(&node->free, s);
-            node->free_objects -= us_slab_objects(s);
+            change_free(node, -(uint64_t)us_slab_objects(s));
         }
         us_lock_drop(f, &node->lock);
         if (!s)

@@ -252,7 +252,7 @@ static void stop_failing(void)
     us_memory_fail(allocator->memory, US_FAIL_META, 0, 0);
 }
 
-#ifndef US_MODEL
+#if !defined(US_MODEL) && !defined(__SANITIZE_THREAD__) /* its child may start no reaper */
 /* The child finds a copy in which nothing is half done. */
 static void use_in_child(struct random *r)
 {

@@ -35,9 +35,9 @@
  * slab at most (eager_refill), drains are sorted by slab before the lock (sorted_drain), empty
  * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
  * off-node slab that the provider fell back to gives the caller its object and nothing to the
- * queue, queues can be bounded in bytes (queue_budget), a timer ages what lies idle besides
- * pressure (expire_period: every two seconds, as SLAB looks at its queues), and sizes left to the
- * rules follow the traffic (unified_adapt.c).
+ * queue, queues can be bounded in bytes (queue_budget), a timer can age what lies idle
+ * (expire_period; off unless set, for ageing costs a fence a queue and the refills that follow), and
+ * sizes left to the rules follow the traffic (unified_adapt.c).
  */
 #include "policy/unified.h"
 #include "queue/slow.h"

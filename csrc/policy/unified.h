@@ -54,7 +54,7 @@
         "written a node, or -1 for all: ages cached objects; reads as bytes of the last run")
 #define US_UNIFIED_TUNABLES(row)                                                                  \
     US_UNIFIED_V4_TUNABLES(row)                                                                   \
-    row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 2000, 0, NULL, NULL,                    \
+    row(EXPIRE_PERIOD, "expire_period", "ms", 0, 3600000, 0, 0, NULL, NULL,                       \
         "age cached objects this often on the policy's clock; 0 = on demand, by pressure")        \
     row(EAGER_REFILL, "eager_refill", "0/1", 0, 1, 0, 0, NULL, NULL,                              \
         "1: a miss fetches slabs until a batch is reached, as posted; 0: one at most")            \

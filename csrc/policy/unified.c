@@ -36,8 +36,8 @@
  * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
  * off-node slab that the provider fell back to gives the caller its object and nothing to the
  * queue, queues can be bounded in bytes (queue_budget), a timer can age what lies idle
- * (expire_period; off unless set, for ageing costs a fence a queue and the refills that follow), and
- * sizes left to the rules follow the traffic (unified_adapt.c).
+ * (expire_period; off unless set, for ageing costs a fence a queue and the refills that follow),
+ * and sizes left to the rules follow the traffic (unified_adapt.c).
  */
 #include "policy/unified.h"
 #include "queue/slow.h"

@@ -252,7 +252,8 @@ static void stop_failing(void)
     us_memory_fail(allocator->memory, US_FAIL_META, 0, 0);
 }
 
-#if !defined(US_MODEL) && !defined(__SANITIZE_THREAD__) /* its child may start no reaper */
+/* Under TSan a child may start no reaper; under ASan it may find the heap of libasan locked. */
+#if !defined(US_MODEL) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 /* The child finds a copy in which nothing is half done. */
 static void use_in_child(struct random *r)
 {

@@ -173,8 +173,6 @@ struct us_sheaf *us_local_sheaf(const struct us_local *l, unsigned cpu, unsigned
 
 /* Fast pops and pushes of a CPU since creation; the caller holds the cache's statistics lock. */
 void us_local_counts(struct us_local *l, unsigned cpu, uint64_t *pops, uint64_t *pushes);
-/* Records how far the header's pops have come; due before they wrap (the slow forms do it). */
-void us_local_fold(struct us_local *l, unsigned cpu);
 
 /* ---- fast templates ------------------------------------------------------------------------ */
 

@@ -29,11 +29,6 @@ uint64_t us_local_extend(struct us_local *l, unsigned cpu, uint64_t *header)
     return total;
 }
 
-void us_local_fold(struct us_local *l, unsigned cpu)
-{
-    us_local_extend(l, cpu, NULL);
-}
-
 void us_local_harvest(struct us_local *l, unsigned cpu, uint64_t pops, uint64_t pushes)
 {
     us_moved(&l->moves[cpu].told_pushes, pushes);

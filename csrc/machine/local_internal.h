@@ -1,4 +1,4 @@
-/* local_internal.h - what local.c and local_counts.c share. */
+/* local_internal.h - what local.c, local_counts.c and native/rseq_slow.c share. */
 #ifndef US_LOCAL_INTERNAL_H
 #define US_LOCAL_INTERNAL_H
 

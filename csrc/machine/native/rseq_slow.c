@@ -4,7 +4,7 @@
  * before their commit, removals after it (see local.c). Who was moved to another CPU in between
  * looks again, a bounded number of times. Batches of more than US_BATCH_MAX pointers are several
  * sequences. */
-#include "machine/local.h"
+#include "machine/local_internal.h"
 
 #ifdef US_HAVE_RSEQ
 
@@ -37,7 +37,7 @@ static bool fold(struct us_local *l, unsigned cpu)
 
     if (enter && !us_flight_try(l->machine, &f))
         return false;
-    us_local_fold(l, cpu);
+    us_local_extend(l, cpu, NULL);
     if (enter)
         us_flight_leave(&f);
     return true;

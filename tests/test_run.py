@@ -97,6 +97,43 @@ def test_times_and_repeats_of_a_result(policy: str) -> None:
     assert set(frame["unit"]) == units and not frame["value"].isna().any()
 
 
+def test_marks_are_counted_and_give_the_rate(policy: str) -> None:
+    made = us.Workload("rounds")
+    cache = made.add_cache("object", 64)
+    made.add_task(ops.repeat(30, ops.alloc(cache, 0), ops.free(0), ops.mark()))
+    made.add_task(ops.repeat(12, ops.work(10), ops.mark()))
+    result = us.run(made, policy, min_time=SHORT)
+    assert result.marks == 30 + 12 == result.counts["marks"]
+    assert result.seconds is not None
+    assert result.rate == result.marks / result.seconds.warm
+    rows = result.to_frame().set_index("quantity")
+    assert (rows["value"]["rate"], rows["unit"]["rate"]) == (result.rate, "marks/s")
+
+
+def test_a_duration_ends_an_endless_workload(policy: str) -> None:
+    made = us.Workload("endless")
+    cache, line = made.add_cache("object", 64), made.channel(4)
+    made.add_task(ops.repeat(2**40, ops.alloc(cache, 0), ops.send(line, 0)))
+    made.add_task(ops.repeat(2**40, ops.recv(line, 0), ops.free(0), ops.mark()))
+    result = us.run(made, policy, duration="10 ms", warmup="2 ms")
+    assert result.seconds is None
+    assert result.repeats == ()
+    assert result.elapsed is not None
+    assert result.elapsed >= 0.010
+    assert result.marks
+    assert result.rate == result.marks / result.elapsed
+    # Each object is marked after its free; at most channel and slots are live at the stop.
+    allocs, frees = total(result.counters, ALLOCS), total(result.counters, FREES)
+    assert 0 <= allocs - frees <= 4 + 1 + 1
+    assert result.marks <= frees
+
+
+def test_a_duration_needs_programs_that_are_long_enough() -> None:
+    made = us.workloads.pair(times=1)
+    with pytest.raises(ValueError, match="give it more repetitions"):
+        us.run(made, duration="10 s")
+
+
 def test_results_can_be_sent_to_another_process(policy: str) -> None:
     workload = us.workloads.pair(times=100)
     result = us.run(workload, policy, min_time=SHORT)
@@ -259,6 +296,9 @@ def test_a_signal_stops_a_run_and_leaves_the_allocator_whole(
         ({"min_time": "soon"}, "soon"),
         ({"policy": "unifed"}, "unified"),
         ({"implied": "later"}, "'before' or 'spread'"),
+        ({"duration": 0}, "more than 0"),
+        ({"duration": "-1 s"}, "-1 s"),
+        ({"warmup": "1 ms"}, "give duration= too"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], said: str) -> None:

@@ -50,6 +50,7 @@ def made_trace(rows: list[tuple[int, int, str, int]], **columns: object) -> us.T
             "op 1 (TOUCH): 65 bytes of an object of 64",
         ),
         (ops.repeat(2, ops.alloc(0, 0)), "op 0 (ALLOC): slot 0 still holds"),
+        (np.array([(ops.OPS["SLEEP"], 0, 0, 0, 10**12 + 1)], ops.OP_DTYPE), "expected 0 to 10^12"),
         (np.array([(77, 0, 0, 0, 0)], ops.OP_DTYPE), "op code 77"),
         (np.array([(ops.OPS["REPEAT"], 0, 0, 1, 2)], ops.OP_DTYPE), "repeats 1 ops, but 0 stand"),
     ],
@@ -81,6 +82,10 @@ def test_what_stays_right_for_one_round_only_is_refused_when_repeated() -> None:
         (lambda: ops.alloc(0, -1), "slot -1"),
         (lambda: ops.alloc(70_000, 0), "cache or channel 70000"),
         (lambda: ops.repeat(-1, ops.work(1)), "-1 times"),
+        (lambda: ops.send(0, delay=-1), "delay -1"),
+        (lambda: ops.sleep("2000 s"), "10**12 ns"),
+        (lambda: us.Workload("w").add_task(ops.work(1), interrupt=True), "exactly one CPU"),
+        (lambda: us.Workload("w").add_task(cpu=[0, 1], interrupt=True), "found cpu=[0, 1]"),
         (lambda: us.Workload("empty").check(), "at least one task"),
         (lambda: us.workloads.batch(order="random"), "'lifo' or 'fifo'"),
     ],
@@ -97,6 +102,20 @@ def test_a_cache_name_is_taken_once_but_kmalloc_sizes_are_free() -> None:
     made.add_cache("c", 64, kmalloc=True)
     with pytest.raises(ValueError, match="has a cache 'c' already"):
         made.add_cache("c", 32)
+
+
+def test_interrupts_and_marks_survive_a_file(tmp_path: Path) -> None:
+    made = us.Workload("irq")
+    line = made.channel()
+    made.add_task(ops.recv(line), ops.mark(), cpu=0, name="irq", interrupt=True)
+    made.add_task(ops.send(line, delay="1 us"))
+    made.save(tmp_path / "irq.npz")
+    loaded = us.Workload.load(tmp_path / "irq.npz")
+    assert [(t.cpus, t.name, t.interrupt) for t in loaded.tasks] == [
+        ((0,), "irq", True),
+        ((), "", False),
+    ]
+    assert loaded.counts == made.counts == {"allocs": 0, "frees": 0, "marks": 1}
 
 
 def test_tasks_take_operations_only() -> None:

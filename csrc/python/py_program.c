@@ -78,8 +78,9 @@ static bool parse_task(struct us_py_program *p, Py_ssize_t i)
     PyObject *ops, *cpus;
     Py_buffer *view = &p->buffer[i];
 
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(p->keep[2], i), "OO;tasks: (ops, cpus)", &ops,
-                          &cpus))
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(p->keep[2], i),
+                          "OO|I;tasks: (ops, cpus) or (ops, cpus, flags)", &ops, &cpus,
+                          &p->task[i].flags))
         return false;
     if (PyObject_GetBuffer(ops, view, PyBUF_C_CONTIGUOUS) < 0)
         return false;
@@ -154,9 +155,9 @@ static PyObject *check_program(PyObject *module, PyObject *args)
         if (us_program_check(&p.c, &facts, &error) != US_OK) {
             us_py_raise(PyModule_GetState(module), &error, NULL);
         } else {
-            result =
-                Py_BuildValue("{s:K,s:K,s:I,s:K}", "allocs", facts.nallocs, "frees", facts.nfrees,
-                              "shared_slots", facts.nshared, "span_ns", facts.span_ns);
+            result = Py_BuildValue("{s:K,s:K,s:K,s:I,s:K}", "allocs", facts.nallocs, "frees",
+                                   facts.nfrees, "marks", facts.nmarks, "shared_slots",
+                                   facts.nshared, "span_ns", facts.span_ns);
             us_program_facts_release(&facts);
         }
     }

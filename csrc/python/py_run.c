@@ -177,21 +177,25 @@ static bool create(runner_object *self, PyObject *program[3], struct us_run_opti
 
 static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"caches", "channels", "tasks", "allocator", "handles",
-                            "heap",   "touch",    "pace",  "window",    NULL};
+    static char *names[] = {"caches",    "channels",    "tasks", "allocator", "handles",
+                            "heap",      "touch",       "pace",  "window",    "seed",
+                            "warmup_ns", "duration_ns", NULL};
     PyObject *program[3], *allocator = Py_None, *handles = NULL;
     const char *heap = "allocator", *touch = "first";
     struct us_run_options o = {0};
-    unsigned long long window = 1000;
+    unsigned long long window = 1000, seed = 0, warmup = 0, duration = 0;
     runner_object *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOssdK:Runner", names, &program[0],
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOssdKKKK:Runner", names, &program[0],
                                      &program[1], &program[2], &allocator, &handles, &heap, &touch,
-                                     &o.pace, &window))
+                                     &o.pace, &window, &seed, &warmup, &duration))
         return NULL;
     if (!parse_choices(heap, touch, &o))
         return NULL;
     o.window = window;
+    o.seed = seed;
+    o.warmup_ns = warmup;
+    o.duration_ns = duration;
     self = (runner_object *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
@@ -390,6 +394,36 @@ static PyObject *runner_task_seconds(PyObject *op, PyObject *Py_UNUSED(ignored))
     return list;
 }
 
+static PyObject *runner_marks(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    runner_object *self = (runner_object *)op;
+    PyObject *list;
+    unsigned n;
+
+    if (!is_open(self))
+        return NULL;
+    n = us_runner_ntasks(self->runner);
+    list = PyList_New(n);
+    for (unsigned i = 0; list && i < n; i++) {
+        PyObject *marks = PyLong_FromUnsignedLongLong(us_runner_marks(self->runner, i));
+
+        if (!marks)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, marks);
+    }
+    return list;
+}
+
+static PyObject *runner_elapsed(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    runner_object *self = (runner_object *)op;
+
+    if (!is_open(self))
+        return NULL;
+    return PyFloat_FromDouble((double)us_runner_elapsed_ns(self->runner) * 1e-9);
+}
+
 static PyMethodDef runner_methods[] = {
     {"passes", runner_passes, METH_O,
      PyDoc_STR("passes($self, n, /)\n--\n\n"
@@ -407,13 +441,18 @@ static PyMethodDef runner_methods[] = {
                "Number and bytes (as asked for) of the objects the last pass left live.")},
     {"task_seconds", runner_task_seconds, METH_NOARGS,
      PyDoc_STR("task_seconds($self, /)\n--\n\nWhen each task ended in the last pass.")},
+    {"marks", runner_marks, METH_NOARGS,
+     PyDoc_STR("marks($self, /)\n--\n\nMARKs of each task in the last pass's measured part.")},
+    {"elapsed", runner_elapsed, METH_NOARGS,
+     PyDoc_STR("elapsed($self, /)\n--\n\nSeconds of the last pass's measured part.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot runner_slots[] = {
     {Py_tp_doc,
      (void *)PyDoc_STR("Runner(caches, channels, tasks, *, allocator=None, handles=(), "
-                       "heap='allocator', touch='first', pace=0.0, window=1000)\n--\n\n"
+                       "heap='allocator', touch='first', pace=0.0, window=1000, seed=0, "
+                       "warmup_ns=0, duration_ns=0)\n--\n\n"
                        "An op program on its own threads; see unislab.run for the usual way.")},
     {Py_tp_new, runner_new},
     {Py_tp_dealloc, runner_dealloc},

@@ -17,8 +17,8 @@ struct us_py_program {
     PyObject *keep[3]; /* the fast sequences */
 };
 
-/* caches: (name or None, size, align); channels: capacities; tasks: (ops as a buffer, CPU numbers).
- * false with an exception. To be released either way. */
+/* caches: (name or None, size, align); channels: capacities; tasks: (ops as a buffer, CPU numbers,
+ * us_task_flags). false with an exception. To be released either way. */
 bool us_py_program_parse(struct us_py_program *p, PyObject *caches, PyObject *channels,
                          PyObject *tasks);
 void us_py_program_release(struct us_py_program *p);

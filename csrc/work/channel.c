@@ -34,7 +34,7 @@ void us_channel_release(struct us_channel *c)
     c->cell = NULL;
 }
 
-bool us_channel_send(struct us_channel *c, uint64_t message)
+bool us_channel_send(struct us_channel *c, uint64_t message, uint64_t due_ns)
 {
     uint64_t ticket = atomic_load_explicit(&c->tail, memory_order_relaxed);
 
@@ -47,6 +47,7 @@ bool us_channel_send(struct us_channel *c, uint64_t message)
                                                        memory_order_relaxed, memory_order_relaxed))
                 continue;
             cell->message = message;
+            atomic_store_explicit(&cell->due_ns, due_ns, memory_order_relaxed);
             atomic_store_explicit(&cell->turn, may_recv(ticket), memory_order_release);
             return true;
         }
@@ -56,7 +57,9 @@ bool us_channel_send(struct us_channel *c, uint64_t message)
     }
 }
 
-bool us_channel_recv(struct us_channel *c, uint64_t *message)
+/* `early`: also what has not arrived. The time is read before the ticket is won; who wins it knows
+ * that nobody received and refilled the cell in between, because tickets never come back. */
+static bool receive(struct us_channel *c, uint64_t *message, uint64_t *due_ns, bool early)
 {
     uint64_t ticket = atomic_load_explicit(&c->head, memory_order_relaxed);
 
@@ -65,6 +68,9 @@ bool us_channel_recv(struct us_channel *c, uint64_t *message)
         uint64_t turn = atomic_load_explicit(&cell->turn, memory_order_acquire);
 
         if (turn == may_recv(ticket)) {
+            *due_ns = atomic_load_explicit(&cell->due_ns, memory_order_relaxed);
+            if (*due_ns && !early && us_clock_real() < *due_ns)
+                return false;
             if (!atomic_compare_exchange_weak_explicit(&c->head, &ticket, ticket + 1,
                                                        memory_order_relaxed, memory_order_relaxed))
                 continue;
@@ -73,10 +79,24 @@ bool us_channel_recv(struct us_channel *c, uint64_t *message)
                                   memory_order_release);
             return true;
         }
-        if (turn < may_recv(ticket))
+        if (turn < may_recv(ticket)) {
+            *due_ns = 0;
             return false;
+        }
         ticket = atomic_load_explicit(&c->head, memory_order_relaxed);
     }
+}
+
+bool us_channel_recv(struct us_channel *c, uint64_t *message, uint64_t *due_ns)
+{
+    return receive(c, message, due_ns, false);
+}
+
+bool us_channel_take(struct us_channel *c, uint64_t *message)
+{
+    uint64_t due_ns;
+
+    return receive(c, message, &due_ns, true);
 }
 
 bool us_channel_is_full(const struct us_channel *c)

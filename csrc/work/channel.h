@@ -4,7 +4,8 @@
  * its ticket, a receiver the one whose turn is its ticket + 1 (Vyukov's bounded queue). No lock, so
  * a task that is not running holds nobody up for longer than its own message.
  *
- * A message is one word: a slot's content, or US_EMPTY_MESSAGE.
+ * A message is one word: a slot's content, or US_EMPTY_MESSAGE. It may have a time before which it
+ * cannot be received; those behind it wait for it, so messages never overtake one another.
  */
 #ifndef US_WORK_CHANNEL_H
 #define US_WORK_CHANNEL_H
@@ -22,6 +23,7 @@ struct us_event {
 struct us_cell {
     _Atomic uint64_t turn;
     uint64_t message;
+    _Atomic uint64_t due_ns; /* 0 = at once; read by receivers that may not get the message */
 };
 
 struct us_channel {
@@ -34,9 +36,12 @@ struct us_channel {
 
 bool us_channel_init(struct us_channel *c, uint32_t capacity);
 void us_channel_release(struct us_channel *c);
-/* False when full or empty. */
-bool us_channel_send(struct us_channel *c, uint64_t message);
-bool us_channel_recv(struct us_channel *c, uint64_t *message);
+/* False when full. due_ns: real time at which the message arrives, 0 = at once. */
+bool us_channel_send(struct us_channel *c, uint64_t message, uint64_t due_ns);
+/* False when there is none, or *due_ns (else 0) is when the next one arrives. */
+bool us_channel_recv(struct us_channel *c, uint64_t *message, uint64_t *due_ns);
+/* The next one, arrived or not; for who frees what is left. */
+bool us_channel_take(struct us_channel *c, uint64_t *message);
 /* As somebody who does not take part sees it. */
 bool us_channel_is_full(const struct us_channel *c);
 bool us_channel_is_empty(const struct us_channel *c);

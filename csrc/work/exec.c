@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,6 +92,7 @@ static void start_pass(struct us_runner *r)
     for (unsigned i = 0; i < r->ntasks; i++) {
         atomic_store(&r->task[i].progress, 0);
         atomic_store(&r->task[i].waits_at, 0);
+        atomic_store(&r->task[i].marks, 0);
     }
     atomic_store(&r->barrier_count, 0);
     if (r->heap.kind == US_HEAP_ALLOCATOR && r->facts.span_ns)
@@ -106,7 +108,7 @@ static void end_pass(struct us_runner *r)
         start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
         end = r->task[i].end_ns > end ? r->task[i].end_ns : end;
     }
-    *r->ns++ = end - start;
+    *r->ns++ = r->last_ns = end - start;
     r->passes_left = atomic_load(&r->stop) ? 0 : r->passes_left - 1;
 }
 
@@ -150,7 +152,7 @@ static void clean_task(struct us_task *t)
     for (uint32_t i = t->index; i < r->facts.nshared; i += r->ntasks)
         free_word(r, atomic_exchange_explicit(&r->shared[i], 0, memory_order_relaxed));
     for (unsigned i = t->index; i < r->nchannels; i += r->ntasks)
-        while (us_channel_recv(&r->channel[i], &word))
+        while (us_channel_take(&r->channel[i], &word))
             free_word(r, word);
 }
 
@@ -191,6 +193,7 @@ static void *task_thread(void *arg)
 
     snprintf(name, sizeof(name), "us-task %u", t->index % 1000000u);
     pthread_setname_np(pthread_self(), name);
+    prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0); /* delays of messages are often below the usual 50 us */
     for (;;) {
         enum us_command command;
 
@@ -228,6 +231,67 @@ static void stop_with(struct us_runner *r, enum us_status status, const char *te
     atomic_store(&r->stop, true);
 }
 
+/* ---- the measured part of a run with a duration: the thread that waits takes the times ----------
+ */
+
+static void begin_measure(struct us_runner *r, uint64_t now)
+{
+    for (unsigned i = 0; i < r->ntasks; i++)
+        r->task[i].marks_before = atomic_load(&r->task[i].marks);
+    r->measure_from = now;
+}
+
+static void end_measure(struct us_runner *r, uint64_t now)
+{
+    for (unsigned i = 0; i < r->ntasks; i++)
+        r->task[i].marks_measured = atomic_load(&r->task[i].marks) - r->task[i].marks_before;
+    r->measured_ns = now - r->measure_from;
+}
+
+/* Takes the time when it has come; returns the ns to the next one. */
+static uint64_t measure(struct us_runner *r)
+{
+    uint64_t start = atomic_load(&r->pass_start_ns), now = us_clock_real(), due;
+
+    if (!start)
+        return POLL_NS / 20;
+    due = r->measure_from ? r->measure_from + r->options.duration_ns : start + r->options.warmup_ns;
+    if (now < due)
+        return due - now;
+    if (!r->measure_from) {
+        begin_measure(r, now);
+        return r->options.duration_ns;
+    }
+    if (!r->measured_ns)
+        end_measure(r, now);
+    atomic_store(&r->stop, true);
+    return POLL_NS;
+}
+
+/* Whatever no stop at the end of a duration has measured. */
+static void measure_rest(struct us_runner *r)
+{
+    uint64_t end = 0;
+
+    if (r->measured_ns)
+        return;
+    for (unsigned i = 0; i < r->ntasks; i++)
+        end = r->task[i].end_ns > end ? r->task[i].end_ns : end;
+    if (!r->options.duration_ns)
+        r->measure_from = end - r->last_ns;
+    else if (!r->measure_from)
+        begin_measure(r, end);
+    end_measure(r, end > r->measure_from ? end : r->measure_from);
+}
+
+static void forget_measure(struct us_runner *r)
+{
+    atomic_store(&r->pass_start_ns, 0);
+    r->measure_from = r->measured_ns = 0;
+    for (unsigned i = 0; i < r->ntasks; i++)
+        r->task[i].marks_before = r->task[i].marks_measured = 0;
+}
+
 /* One look at the world while tasks are busy. The mutex is not held. */
 static void look_around(struct us_runner *r, enum us_command command)
 {
@@ -241,8 +305,19 @@ static void look_around(struct us_runner *r, enum us_command command)
         stop_with(r, US_EBUSY, text);
 }
 
+static void sleep_at_most(struct timespec *until, uint64_t ns)
+{
+    clock_gettime(CLOCK_MONOTONIC, until);
+    until->tv_nsec += (long)ns;
+    if (until->tv_nsec >= 1000000000) {
+        until->tv_sec++;
+        until->tv_nsec -= 1000000000;
+    }
+}
+
 static void command(struct us_runner *r, enum us_command what)
 {
+    const bool timed = what == US_COMMAND_PASS && r->options.duration_ns;
     struct timespec until;
 
     pthread_mutex_lock(&r->mutex);
@@ -253,12 +328,9 @@ static void command(struct us_runner *r, enum us_command what)
         r->busy += r->task[i].started;
     pthread_cond_broadcast(&r->command_given);
     while (r->busy > 0) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += POLL_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000;
-        }
+        uint64_t wait = timed ? measure(r) : POLL_NS;
+
+        sleep_at_most(&until, wait < POLL_NS ? wait : POLL_NS);
         if (pthread_cond_timedwait(&r->command_done, &r->mutex, &until) != ETIMEDOUT)
             continue;
         pthread_mutex_unlock(&r->mutex);
@@ -361,16 +433,23 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
         fail_text(error, US_EINVAL, "threads do not survive fork; make a new runner in the child");
         return US_EINVAL;
     }
+    if (n != 1 && r->options.duration_ns) {
+        fail_text(error, US_EINVAL, "a run with a duration is one pass");
+        return US_EINVAL;
+    }
     us_runner_clean(r);
     atomic_store(&r->stop, false);
+    forget_measure(r);
     r->failed = false;
     r->dirty = true;
     r->passes_left = n;
     r->ns = ns;
     command(r, US_COMMAND_PASS);
     release_clock(r);
-    if (!r->failed)
+    if (!r->failed) {
+        measure_rest(r);
         return US_OK;
+    }
     us_runner_clean(r);
     r->failed = false;
     if (error)
@@ -390,6 +469,16 @@ uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task)
     for (unsigned i = 0; i < r->ntasks; i++)
         start = r->task[i].start_ns < start ? r->task[i].start_ns : start;
     return r->task[task].end_ns - start;
+}
+
+uint64_t us_runner_marks(const struct us_runner *r, unsigned task)
+{
+    return r->task[task].marks_measured;
+}
+
+uint64_t us_runner_elapsed_ns(const struct us_runner *r)
+{
+    return r->measured_ns;
 }
 
 const struct us_program_facts *us_runner_facts(const struct us_runner *r)

@@ -5,6 +5,9 @@
  * moment all threads are at the start until the last is done. Objects that are live at the end
  * stay until us_runner_clean or the next pass, so that counters and accounts can be read first.
  *
+ * A run with a duration is one pass that is stopped when that much time has gone by after a
+ * warm-up; programs are to be long enough for it. Only the MARKs of the time between are counted.
+ *
  * No CPython here: who waits for a pass is asked every few milliseconds, through `poll`, whether to
  * go on. The model build runs programs of one task, on the CPU that the task names.
  */
@@ -32,7 +35,9 @@ struct us_run_options {
     struct us_allocator *allocator; /* named caches exist in it, sizes are at least the program's */
     double pace;                    /* 0 = flat out; CLOCK times are divided by it and waited for */
     uint64_t window;                /* events that one task may run ahead of another (PROGRESS) */
-    bool (*poll)(void *context);    /* true: stop; called by the thread that waits for a pass */
+    uint64_t seed;                  /* modelled: what is drawn */
+    uint64_t warmup_ns, duration_ns; /* duration 0: passes run to the end of their programs */
+    bool (*poll)(void *context);     /* true: stop; called by the thread that waits for a pass */
     void *poll_context;
 };
 
@@ -41,8 +46,9 @@ struct us_runner;
 /* NULL and an error when threads, memory or caches are missing. The program may be freed. */
 struct us_runner *us_runner_create(const struct us_program *p, const struct us_run_options *o,
                                    struct us_error *error);
-/* Cleans up, runs n passes, cleaning between them, and puts the ns of each into ns[]. Returns
- * US_EBUSY when poll stopped it; after any error everything the program allocated is freed. */
+/* Cleans up, runs n passes (one, when it has a duration), cleaning between them, and puts the ns of
+ * each into ns[]. Returns US_EBUSY when poll stopped it; after any error everything the program
+ * allocated is freed. */
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error);
 /* One more pass, slow and not to be timed, in which byte accounts are taken every few ops and at
@@ -59,6 +65,10 @@ void us_runner_set_poll_context(struct us_runner *r, void *context);
 /* Of the last pass, ns from its start: when each task was done. */
 unsigned us_runner_ntasks(const struct us_runner *r);
 uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task);
+/* Its measured part, all of it without a duration: MARKs of a task, and how long it took in ns.
+ * Less than the duration when the programs ended before. */
+uint64_t us_runner_marks(const struct us_runner *r, unsigned task);
+uint64_t us_runner_elapsed_ns(const struct us_runner *r);
 const struct us_program_facts *us_runner_facts(const struct us_runner *r);
 /* Bytes asked for by the objects that are live after the last pass. */
 uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects);

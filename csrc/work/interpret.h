@@ -120,6 +120,13 @@ static US_NOINLINE bool rare(struct us_task *t, const struct us_op *op)
         return us_wait_clock(t, op);
     case US_OP_PROGRESS:
         return us_wait_progress(t, op);
+    case US_OP_SLEEP:
+        return us_wait_sleep(t, op);
+    case US_OP_MARK:
+        /* One writer: no locked instruction. */
+        atomic_store_explicit(&t->marks, atomic_load_explicit(&t->marks, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+        return true;
     default:
         return false; /* X_END */
     }

@@ -106,6 +106,10 @@ static enum us_status check_numbers(const struct walk *w, size_t at)
         REFUSE(w, at, "slot %u, expected 0 to %u", op->slot, US_MAX_SLOTS - 1);
     if (op->op == US_OP_TOUCH && op->arg > US_MAX_OBJECT)
         REFUSE(w, at, "%llu bytes is more than any object has", (unsigned long long)op->arg);
+    if ((op->op == US_OP_SEND || op->op == US_OP_SLEEP) && op->arg > US_MAX_DELAY)
+        REFUSE(w, at, "%llu ns, expected 0 to 10^12 (1000 s)", (unsigned long long)op->arg);
+    if (op->op == US_OP_SLEEP && (p->task[w->task].flags & US_TASK_INTERRUPT))
+        REFUSE(w, at, "an interrupt cannot sleep; wait in an ordinary task");
     if (op->op == US_OP_REPEAT && (op->slot == 0 || op->slot > at))
         REFUSE(w, at, "repeats %u ops, but %zu stand before it", op->slot, at);
     if (op->op == US_OP_REPEAT && op->arg == 0)
@@ -300,6 +304,7 @@ static void count_ops(const struct us_program_task *t, struct us_program_facts *
         }
         add_product(&facts->nallocs, op->op == US_OP_ALLOC, stack[top].times);
         add_product(&facts->nfrees, op->op == US_OP_FREE, stack[top].times);
+        add_product(&facts->nmarks, op->op == US_OP_MARK, stack[top].times);
     }
 }
 
@@ -334,8 +339,10 @@ static enum us_status check_task(struct walk *w, struct us_program_facts *facts,
         status = walk_ops(w, 0, w->nops, 0);
     if (status == US_OK)
         count_ops(&w->program->task[w->task], facts);
-    if (status == US_OK && (facts->nallocs > INT64_MAX || facts->nfrees > INT64_MAX))
-        status = refuse(w, w->nops - 1, "one pass makes more than 2^63 allocations or frees");
+    if (status == US_OK &&
+        (facts->nallocs > INT64_MAX || facts->nfrees > INT64_MAX || facts->nmarks > INT64_MAX))
+        status =
+            refuse(w, w->nops - 1, "one pass makes more than 2^63 allocations, frees or marks");
     free(w->filled);
     free(w->emptied);
     free(w->body);
@@ -398,6 +405,26 @@ static enum us_status check_caches(const struct us_program *p, struct us_error *
     return US_OK;
 }
 
+static enum us_status check_placement(const struct us_program *p, struct us_error *error)
+{
+    for (unsigned i = 0; i < p->ntasks; i++) {
+        const struct us_program_task *t = &p->task[i];
+        bool unknown = t->flags & ~(unsigned)US_TASK_FLAGS_ALL;
+
+        if (!unknown && (!(t->flags & US_TASK_INTERRUPT) || t->ncpus == 1))
+            continue;
+        if (error) {
+            error->status = US_EINVAL;
+            snprintf(error->text, sizeof(error->text),
+                     unknown ? "task %u: flags %#x, expected 0 or 1 (an interrupt)"
+                             : "task %u: an interrupt of %u CPUs, expected exactly one",
+                     i, unknown ? t->flags : t->ncpus);
+        }
+        return US_EINVAL;
+    }
+    return US_OK;
+}
+
 static enum us_status check_counts(const struct us_program *p, struct us_error *error)
 {
     const char *wrong = NULL;
@@ -427,6 +454,8 @@ enum us_status us_program_check(const struct us_program *p, struct us_program_fa
     memset(facts, 0, sizeof(*facts));
     if (status == US_OK)
         status = check_caches(p, error);
+    if (status == US_OK)
+        status = check_placement(p, error);
     if (status != US_OK)
         return status;
     facts->nshared = shared_slots(p);

@@ -5,6 +5,9 @@
  * to the program: an ALLOC waits until its shared slot is empty, a FREE or TOUCH until it is full.
  * That is how a replayed trace orders an allocation on one CPU before its free on another.
  *
+ * A message arrives `arg` ns after its SEND, but never before one that was sent earlier over the
+ * same channel: arrival = max(arrival of the one before, now + delay).
+ *
  * us_program_check() refuses everything that a run could trip over and that can be known before:
  * a slot freed twice, filled twice or never filled, unknown numbers, sizes out of range.
  */
@@ -14,19 +17,22 @@
 #include "machine/machine.h"
 
 /* row: id, name, help */
-#define US_OPS(row)                                                                              \
-    row(ALLOC, "ALLOC", "allocate from `cache` into `slot`; arg = node + 1, 0 = any node")       \
-        row(FREE, "FREE", "free the object of `slot`") row(                                      \
-            TOUCH, "TOUCH", "write the first arg bytes of the object of `slot`; 0 = all of it")  \
-            row(WORK, "WORK", "compute for about arg cycles") row(                               \
-                SEND, "SEND",                                                                    \
-                "send the object of `slot` over channel `cache`; no slot: an empty message")     \
-                row(RECV, "RECV", "receive into `slot` from channel `cache`")                    \
-                    row(BARRIER, "BARRIER", "wait for all tasks that have a BARRIER") row(       \
-                        REPEAT, "REPEAT", "the `slot` ops before this one run arg times in all") \
-                        row(CLOCK, "CLOCK", "the workload's clock shows arg ns")                 \
-                            row(PROGRESS, "PROGRESS",                                            \
-                                "the task stands at event arg; others may lag one window behind")
+/* clang-format off */
+#define US_OPS(row)                                                                                \
+    row(ALLOC, "ALLOC", "allocate from `cache` into `slot`; arg = node + 1, 0 = any node")         \
+    row(FREE, "FREE", "free the object of `slot`")                                                 \
+    row(TOUCH, "TOUCH", "write the first arg bytes of the object of `slot`; 0 = all of it")        \
+    row(WORK, "WORK", "compute for about arg cycles")                                              \
+    row(SEND, "SEND", "send the object of `slot` over channel `cache`, to arrive after arg ns; "   \
+                      "no slot: an empty message")                                                 \
+    row(RECV, "RECV", "receive into `slot` from channel `cache`")                                  \
+    row(BARRIER, "BARRIER", "wait for all tasks that have a BARRIER")                              \
+    row(REPEAT, "REPEAT", "the `slot` ops before this one run arg times in all")                   \
+    row(CLOCK, "CLOCK", "the workload's clock shows arg ns")                                       \
+    row(PROGRESS, "PROGRESS", "the task stands at event arg; others may lag one window behind")    \
+    row(MARK, "MARK", "one unit of work (a transaction, a message) is done")                       \
+    row(SLEEP, "SLEEP", "do nothing for arg ns; the CPU is free for others")
+/* clang-format on */
 
 enum us_opcode {
     US_OP_NONE,
@@ -53,6 +59,12 @@ enum us_op_flag {
 #define US_MAX_SLOTS  (1u << 24)
 #define US_MAX_LOOPS  8u /* REPEAT within REPEAT */
 #define US_MAX_OBJECT (1ull << 40)
+#define US_MAX_DELAY  1000000000000ull /* ns: of a SEND, a SLEEP */
+
+enum us_task_flag {
+    US_TASK_INTERRUPT = 1, /* an interrupt handler of its one CPU; natively a thread like others */
+    US_TASK_FLAGS_ALL = 1,
+};
 
 struct us_op {
     uint8_t op;
@@ -73,6 +85,7 @@ struct us_program_task {
     size_t nops;
     const unsigned *cpu; /* may run on any of these */
     unsigned ncpus;      /* 0 = free to move */
+    unsigned flags;      /* us_task_flag */
 };
 
 struct us_program {
@@ -89,9 +102,9 @@ struct us_program_facts {
     uint32_t *nslots; /* [ntasks] */
     uint32_t *nloops; /* [ntasks] */
     uint32_t nshared;
-    unsigned nbarrier;        /* tasks that have a BARRIER */
-    uint64_t span_ns;         /* largest CLOCK */
-    uint64_t nallocs, nfrees; /* of one pass, REPEAT multiplied out */
+    unsigned nbarrier;                /* tasks that have a BARRIER */
+    uint64_t span_ns;                 /* largest CLOCK */
+    uint64_t nallocs, nfrees, nmarks; /* of one pass, REPEAT multiplied out */
 };
 
 const char *us_op_name(unsigned op); /* NULL = unknown */

@@ -25,6 +25,7 @@ struct us_task {
     _Atomic uint64_t waits;    /* waits begun and ended, and the end: it moves when the task does */
     _Atomic bool tries;        /* a waiting task is at it just now */
     _Atomic uint32_t barrier_round; /* the one it waits to see ended */
+    _Atomic uint64_t marks;         /* MARKs of this pass; the task alone counts */
     /* the task's own */
     struct us_runner *runner US_ALIGNED(US_LINE);
     struct us_op *ops; /* a copy with inner codes, ended by X_END */
@@ -34,7 +35,9 @@ struct us_task {
     uint64_t *loop;           /* rounds done of each REPEAT */
     void *scratch;            /* object of the null heap */
     uint64_t others_progress; /* what the others had reached when last asked */
+    uint64_t due_ns;          /* arrival of the message it waits for, 0 = not sent */
     uint64_t start_ns, end_ns;
+    uint64_t marks_before, marks_measured;        /* owned by who waits for the pass */
     uint64_t sample_stride, sample_left, samples; /* ops between looks at the accounts, and to go */
     unsigned index;
     unsigned *cpu; /* may run on these */
@@ -76,7 +79,9 @@ struct us_runner {
     struct us_account peak; /* owned by who holds sample_busy */
     unsigned passes_left;   /* of the command; it and ns are written at the end of a pass */
     uint64_t *ns;           /* where the next pass's time goes */
-    uint64_t clock_base, clock_shown; /* policy's clock at the start of the pass; last set */
+    uint64_t last_ns;       /* of the last pass */
+    uint64_t clock_base, clock_shown;   /* policy's clock at the start of the pass; last set */
+    uint64_t measure_from, measured_ns; /* owned by who waits for the pass; 0 = not yet */
 
     pthread_mutex_t mutex; /* the rest */
     pthread_cond_t command_given, command_done;
@@ -104,6 +109,7 @@ bool us_wait_barrier(struct us_task *t, const struct us_op *op);
 bool us_wait_shared(struct us_task *t, const struct us_op *op, bool full, uint64_t *word);
 bool us_wait_progress(struct us_task *t, const struct us_op *op);
 bool us_wait_clock(struct us_task *t, const struct us_op *op);
+bool us_wait_sleep(struct us_task *t, const struct us_op *op);
 /* Every task that is not done waits for something that only another could do: fills the text. */
 bool us_runner_is_stuck(struct us_runner *r, char *text, size_t size);
 

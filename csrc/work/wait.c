@@ -64,12 +64,17 @@ static bool try_and_sleep(struct us_task *t, const struct us_op *op, attempt_fn 
                           uint64_t *word, struct us_event *event)
 {
     uint32_t turn = us_event_prepare(event);
+    uint64_t now, most = SLEEP_NS;
 
     if (try_once(t, op, attempt, word)) {
         us_event_cancel(event);
         return true;
     }
-    us_event_sleep(event, turn, SLEEP_NS);
+    if (t->due_ns) {
+        now = us_clock_real();
+        most = t->due_ns <= now ? 0 : t->due_ns - now < most ? t->due_ns - now : most;
+    }
+    us_event_sleep(event, turn, most);
     return false;
 }
 
@@ -98,16 +103,19 @@ static US_NOINLINE bool wait_until(struct us_task *t, const struct us_op *op, at
     return done;
 }
 
+/* The time of arrival is that of the attempt that finds room. */
 static bool try_send(struct us_task *t, const struct us_op *op, uint64_t *word)
 {
-    return us_channel_send(&t->runner->channel[op->cache], *word);
+    return us_channel_send(&t->runner->channel[op->cache], *word,
+                           op->arg ? us_clock_real() + op->arg : 0);
 }
 
 bool us_wait_send(struct us_task *t, const struct us_op *op, uint64_t word)
 {
     struct us_channel *c = &t->runner->channel[op->cache];
 
-    if (!us_channel_send(c, word) && !wait_until(t, op, try_send, &word, &c->writable))
+    t->due_ns = 0;
+    if (!try_send(t, op, &word) && !wait_until(t, op, try_send, &word, &c->writable))
         return false;
     us_event_notify(&c->readable, 1);
     return true;
@@ -115,16 +123,20 @@ bool us_wait_send(struct us_task *t, const struct us_op *op, uint64_t word)
 
 static bool try_recv(struct us_task *t, const struct us_op *op, uint64_t *word)
 {
-    return us_channel_recv(&t->runner->channel[op->cache], word);
+    return us_channel_recv(&t->runner->channel[op->cache], word, &t->due_ns);
 }
 
 bool us_wait_recv(struct us_task *t, const struct us_op *op, uint64_t *word)
 {
     struct us_channel *c = &t->runner->channel[op->cache];
 
-    if (!us_channel_recv(c, word) && !wait_until(t, op, try_recv, word, &c->readable))
+    if (!try_recv(t, op, word) && !wait_until(t, op, try_recv, word, &c->readable))
         return false;
     us_event_notify(&c->writable, 1);
+    /* A wake-up may have come while the message was under way and been lost on who waited for it
+     * already: the next receiver hears of what is left. */
+    if (t->due_ns && !us_channel_is_empty(c))
+        us_event_notify(&c->readable, 1);
     return true;
 }
 
@@ -140,6 +152,7 @@ bool us_wait_barrier(struct us_task *t, const struct us_op *op)
     uint64_t round = atomic_load_explicit(&r->barrier_round, memory_order_acquire);
 
     atomic_store(&t->barrier_round, (uint32_t)round);
+    t->due_ns = 0;
     if (atomic_fetch_add(&r->barrier_count, 1) + 1 < r->facts.nbarrier)
         return wait_until(t, op, try_barrier, &round, &r->barrier_event);
     atomic_store(&r->barrier_count, 0);
@@ -251,20 +264,29 @@ static void show_clock(struct us_task *t, uint64_t ns)
     atomic_store(&r->clock_busy, false);
 }
 
+/* In naps, so that a stop is seen. */
+static bool sleep_until(struct us_task *t, uint64_t due_ns)
+{
+    for (uint64_t now; (now = us_clock_real()) < due_ns;) {
+        if (atomic_load_explicit(&t->runner->stop, memory_order_relaxed))
+            return false;
+        nap(due_ns - now < SLEEP_NS ? due_ns - now : SLEEP_NS);
+    }
+    return true;
+}
+
+bool us_wait_sleep(struct us_task *t, const struct us_op *op)
+{
+    return sleep_until(t, us_clock_real() + op->arg);
+}
+
 bool us_wait_clock(struct us_task *t, const struct us_op *op)
 {
     struct us_runner *r = t->runner;
 
-    if (r->options.pace > 0) {
-        uint64_t due =
-            atomic_load(&r->pass_start_ns) + (uint64_t)((double)op->arg / r->options.pace);
-
-        for (uint64_t now; (now = us_clock_real()) < due;) {
-            if (atomic_load_explicit(&r->stop, memory_order_relaxed))
-                return false;
-            nap(due - now < SLEEP_NS ? due - now : SLEEP_NS);
-        }
-    }
+    if (r->options.pace > 0 && !sleep_until(t, atomic_load(&r->pass_start_ns) +
+                                                   (uint64_t)((double)op->arg / r->options.pace)))
+        return false;
     show_clock(t, op->arg);
     return true;
 }

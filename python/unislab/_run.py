@@ -31,6 +31,8 @@ def run(
     seed: int = 0,
     allocator: Allocator | None = None,
     min_time: float | str = "0.5 s",
+    duration: float | str | None = None,
+    warmup: float | str | None = None,
     pace: float | None = None,
     touch: str = "first",
     implied: str = "before",
@@ -58,6 +60,12 @@ def run(
         tunables are used as they are.
     min_time : float or str
         Passes are repeated for at least this long (seconds, or text as ``"0.5 s"``).
+    duration : float or str, optional
+        Instead of passes to the end of the workload's programs, one that is stopped after so much
+        time: ``result.marks`` and ``result.rate`` tell what was done in it. The programs must be
+        long enough for it.
+    warmup : float or str, optional
+        Time before the ``duration`` begins; by default a tenth of it.
     pace : float, optional
         1.0 keeps the gaps between a trace's events, 2.0 halves them. By default it runs flat out,
         and the policy's timers follow the trace's time stamps all the same.
@@ -93,6 +101,7 @@ def run(
     True
     """
     budget = parse_time(min_time) * 1e-9
+    warmup_ns, duration_ns = _times(duration, warmup)
     check_options(touch, pace, implied, sizes)
     seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
     workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
@@ -122,28 +131,54 @@ def run(
         memory=memory,
         allocator=allocator,
         tunables=tunables,
+        warmup_ns=warmup_ns,
+        duration_ns=duration_ns,
     )
+    timed = not modelled and not duration_ns
     try:
-        cold = contestant.passes(1)[0]
-        warm = [] if modelled else _warm_passes(contestant, budget, paced=bool(pace))
+        cold = 0.0 if duration_ns else contestant.passes(1)[0]
+        warm = _warm_passes(contestant, budget, paced=bool(pace)) if timed else []
         last, counters, caches, used = contestant.last_pass()
     finally:
         contestant.close()
     warm.append(last)
+    if contestant.elapsed * 1e9 < duration_ns:
+        raise ValueError(
+            f"{workload.name}: its programs were done {contestant.elapsed:.3g} s after the warm-up,"
+            f" before the duration of {duration_ns * 1e-9:.3g} s; give it more repetitions"
+        )
+    seconds = Seconds.of(cold, warm) if timed else None
+    has_marks = "marks" in workload.counts
     return Result(
         workload=workload.name,
         policy=policy,
-        seconds=None if modelled else Seconds.of(cold, warm),
+        seconds=seconds,
         counters=counters,
         caches=caches,
         memory=used,
         counts=workload.counts,
         environment=environment(),
         seed=seed,
-        harness=None if modelled or pace else harness_seconds(workload, touch=touch, budget=budget),
-        repeats=() if modelled else tuple(warm),
+        harness=None
+        if not timed or pace
+        else harness_seconds(workload, touch=touch, budget=budget),
+        repeats=tuple(warm) if timed else (),
         tunables=tunables,
+        marks=contestant.marks if has_marks else None,
+        elapsed=seconds.warm if seconds else contestant.elapsed if duration_ns else None,
     )
+
+
+def _times(duration: float | str | None, warmup: float | str | None) -> tuple[int, int]:
+    """Nanoseconds of the warm-up and of the duration; 0 is none."""
+    if duration is None:
+        if warmup is not None:
+            raise ValueError(f"warmup={warmup!r}: it comes before a duration; give duration= too")
+        return 0, 0
+    ns = parse_time(duration)
+    if ns == 0:
+        raise ValueError(f"duration={duration!r}: expected more than 0, such as '50 ms'")
+    return ns // 10 if warmup is None else parse_time(warmup), ns
 
 
 def _warm_passes(contestant: PolicyContestant, budget: float, *, paced: bool) -> list[float]:

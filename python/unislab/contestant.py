@@ -55,6 +55,13 @@ class PolicyContestant:
         What results call it; by default the policy.
     allocator : Allocator, optional
         One that exists already and stays; by default one is made and closed.
+    warmup_ns, duration_ns : int
+        With a duration a pass is stopped when that much time has gone by after the warm-up.
+
+    Attributes
+    ----------
+    marks, elapsed : int, float
+        Of :meth:`last_pass`: MARKs of its measured part, and the seconds of that.
     """
 
     def __init__(
@@ -70,6 +77,8 @@ class PolicyContestant:
         memory: int | str | None = None,
         allocator: Allocator | None = None,
         tunables: Mapping[str, Any] | None = None,
+        warmup_ns: int = 0,
+        duration_ns: int = 0,
     ) -> None:
         import unislab
 
@@ -79,6 +88,7 @@ class PolicyContestant:
             policy, memory=memory, machine=machine, seed=seed, **(tunables or {})
         )
         self._runner: Any = None
+        self.marks, self.elapsed = 0, 0.0
         try:
             handles = [self._cache(c) for c in workload.caches if not c.kmalloc]
             modelled = self.allocator.machine is not None
@@ -91,6 +101,9 @@ class PolicyContestant:
                 touch=touch,
                 pace=pace or 0.0,
                 window=workload.window,
+                seed=seed,
+                warmup_ns=warmup_ns,
+                duration_ns=duration_ns,
             )
         except BaseException:
             self.close()
@@ -124,6 +137,7 @@ class PolicyContestant:
         reading = self._locks()
         locks = self._locks()
         seconds = self._runner.passes(1)[0]
+        self.marks, self.elapsed = sum(self._runner.marks()), self._runner.elapsed()
         locks_after = self._locks()
         by_cache_after = self._cache_stats()
         memory = _memory(self.allocator.account(), self._runner.peaks)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from unislab import _native
 from unislab.arguments import several, whole
+from unislab.sizes import parse_time
 
 __all__ = [
     "FLAGS",
@@ -30,10 +31,12 @@ __all__ = [
     "barrier",
     "clock",
     "free",
+    "mark",
     "recv",
     "repeat",
     "send",
     "sequence",
+    "sleep",
     "touch",
     "work",
 ]
@@ -44,7 +47,8 @@ OP_DTYPE = np.dtype(
     [("op", "u1"), ("flags", "u1"), ("cache", "<u2"), ("slot", "<u4"), ("arg", "<u8")]
 )
 
-#: Codes by name: ALLOC, FREE, TOUCH, WORK, SEND, RECV, BARRIER, REPEAT, CLOCK, PROGRESS.
+#: Codes by name: ALLOC, FREE, TOUCH, WORK, SEND, RECV, BARRIER, REPEAT, CLOCK, PROGRESS, MARK,
+#: SLEEP.
 OPS: Mapping[str, int] = MappingProxyType(dict(_native.OPS))
 
 #: SHARED (the slot belongs to the workload), ZERO, THISNODE, ACCOUNTED.
@@ -55,6 +59,8 @@ NO_SLOT = 0xFFFFFFFF
 
 Ops: TypeAlias = NDArray[np.void]
 Slots: TypeAlias = int | Iterable[int]
+
+_MOST_NS = 10**12
 
 
 def _make(name: str, slot: Slots = 0, *, cache: int = 0, arg: int = 0, flags: int = 0) -> Ops:
@@ -140,16 +146,33 @@ def work(cycles: int) -> Ops:
     return _make("WORK", arg=cycles)
 
 
-def send(channel: int, slot: Slots | None = None) -> Ops:
+def _nanoseconds(what: str, time: int | str) -> int:
+    """A time as text, or a number of nanoseconds, of at most 1000 s."""
+    ns = parse_time(time) if isinstance(time, str) else time
+    return whole(what, ns, 0, _MOST_NS, "0 to 10**12 ns, or text as '10 us'")
+
+
+def send(channel: int, slot: Slots | None = None, delay: int | str = 0) -> Ops:
     """Send the object in a slot over a channel, or an empty message; waits while it is full.
+
+    Parameters
+    ----------
+    channel : int
+        What :meth:`Workload.channel` returned.
+    slot : int or iterable of int, optional
+        By default the message is empty.
+    delay : int or str
+        The message can be received so much later: nanoseconds, or text as ``"10 us"``.  Messages
+        never overtake one another: one that was sent with a shorter delay waits for those before.
 
     Examples
     --------
     >>> from unislab import ops
-    >>> len(ops.send(0, 5)), len(ops.send(1))
-    (1, 1)
+    >>> len(ops.send(0, 5)), len(ops.send(1)), int(ops.send(0, 5, delay="20 us")["arg"][0])
+    (1, 1, 20000)
     """
-    return _make("SEND", NO_SLOT if slot is None else slot, cache=channel)
+    ns = _nanoseconds("SEND: delay {}", delay)
+    return _make("SEND", NO_SLOT if slot is None else slot, cache=channel, arg=ns)
 
 
 def recv(channel: int, slot: Slots | None = None) -> Ops:
@@ -174,6 +197,34 @@ def barrier() -> Ops:
     1
     """
     return _make("BARRIER")
+
+
+def mark() -> Ops:
+    """One unit of work (a transaction, a message) is done: runs count them and tell their rate.
+
+    Examples
+    --------
+    >>> import unislab as us
+    >>> from unislab import ops
+    >>> w = us.Workload("rounds")
+    >>> w.add_task(ops.repeat(50, ops.work(100), ops.mark()))
+    0
+    >>> us.run(w, min_time="1 ms").marks
+    50
+    """
+    return _make("MARK")
+
+
+def sleep(time: int | str) -> Ops:
+    """Do nothing for a time and leave the CPU to others: nanoseconds, or text as ``"1 ms"``.
+
+    Examples
+    --------
+    >>> from unislab import ops
+    >>> int(ops.sleep("1 ms")["arg"][0])
+    1000000
+    """
+    return _make("SLEEP", arg=_nanoseconds("SLEEP: {}", time))
 
 
 def clock(ns: int) -> Ops:

@@ -105,6 +105,11 @@ class Result:
         Seconds of a pass that allocates nothing: part of every ``seconds``, never subtracted.
     repeats : tuple of float
         Seconds of each warm pass.
+    marks : int or None
+        Units of work (MARK operations) done in ``elapsed``: in one pass, or in the measured part of
+        a run with a ``duration``. None for a workload that marks none.
+    elapsed : float or None
+        Seconds of that: ``seconds.warm``, or the duration.
     tunables, environment, seed, notes
         What was asked for, where it ran, and what is to be known about it.
 
@@ -132,6 +137,8 @@ class Result:
     tunables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     label: str = ""
+    marks: int | None = None
+    elapsed: float | None = None
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -141,6 +148,19 @@ class Result:
         # Mappings that are views of others cannot be pickled.
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return Result, tuple(dict(f) if isinstance(f, Mapping) else f for f in fields)
+
+    @property
+    def rate(self) -> float | None:
+        """Units of work (``marks``) a second; None when there are none or no time is known.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> result = us.run(us.workloads.pair(), min_time="1 ms")
+        >>> result.marks, result.rate
+        (None, None)
+        """
+        return self.marks / self.elapsed if self.marks is not None and self.elapsed else None
 
     @property
     def fast_share(self) -> tuple[float | None, float | None]:
@@ -176,6 +196,10 @@ class Result:
             rows += [(k, "s", v) for k, v in dataclasses.asdict(self.seconds).items()]
         if self.harness is not None:
             rows.append(("harness", "s", self.harness))
+        if self.marks is not None:
+            rows.append(("marks", "marks", self.marks))
+        if self.rate is not None:
+            rows.append(("rate", "marks/s", self.rate))
         rows += [(k, _unit(k), v) for k, v in self.counters.items()]
         rows += [(k, "bytes", v) for k, v in self.memory.items()]
         frame = pd.DataFrame(rows, columns=["quantity", "unit", "value"])
@@ -190,6 +214,8 @@ class Result:
                 f"{duration(self.seconds.warm)} a pass ({duration(self.seconds.low)} to "
                 f"{duration(self.seconds.high)}), cold {duration(self.seconds.cold)}"
             )
+        if self.rate is not None:
+            parts.append(f"{self.rate:,.0f} marks a second")
         for share_, what in zip(self.fast_share, ("allocations", "frees"), strict=True):
             if share_ is not None:
                 parts.append(f"{share_:.1%} of {what} fast")

@@ -39,11 +39,15 @@ class WorkloadCache:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One thread of a workload: its operations, and the CPUs it may run on (none named: any)."""
+    """One thread of a workload: its operations, and the CPUs it may run on (none named: any).
+
+    An ``interrupt`` has one CPU and, on a modelled machine, preempts what runs there.
+    """
 
     ops: Ops
     cpus: tuple[int, ...] = ()
     name: str = ""
+    interrupt: bool = False
 
 
 class Workload:
@@ -63,7 +67,8 @@ class Workload:
     window : int
         Events of a trace that one task may run ahead of another.
     counts : mapping
-        ``allocs`` and ``frees`` of one pass, and for a trace all its counts.
+        ``allocs`` and ``frees`` of one pass, ``marks`` if it has any, and for a trace all its
+        counts.
 
     Examples
     --------
@@ -151,7 +156,13 @@ class Workload:
         self.channels.append(whole("channel: capacity {}", capacity, 1, 2**20))
         return len(self.channels) - 1
 
-    def add_task(self, *ops: Ops, cpu: int | Iterable[int] | None = None, name: str = "") -> int:
+    def add_task(
+        self,
+        *ops: Ops,
+        cpu: int | Iterable[int] | None = None,
+        name: str = "",
+        interrupt: bool = False,
+    ) -> int:
         """Add a task and return its number.
 
         Parameters
@@ -163,6 +174,10 @@ class Workload:
             are folded modulo those it has, with a warning.
         name : str
             For pictures and tables.
+        interrupt : bool
+            The task is the interrupt handler of its one CPU: on a modelled machine a message for
+            it preempts what runs there, at the cost of an interrupt instead of a context switch.
+            On this machine it is a thread like the others.
 
         Examples
         --------
@@ -180,7 +195,11 @@ class Workload:
             for c in given
             if c is not None
         ]
-        self.tasks.append(Task(sequence(*ops), tuple(cpus), name))
+        if interrupt and len(cpus) != 1:
+            raise ValueError(
+                f"task {number}: an interrupt needs exactly one CPU, found cpu={cpu!r:.60}"
+            )
+        self.tasks.append(Task(sequence(*ops), tuple(cpus), name, bool(interrupt)))
         return len(self.tasks) - 1
 
     # ---- traces ----------------------------------------------------------------------------
@@ -251,13 +270,14 @@ class Workload:
         Traceback (most recent call last):
         ValueError: task 0, op 2 (FREE): slot 0 was emptied by op 1 already
         """
-        found = _native.check_program(*self._program(lambda cpus: ()))
-        return {"allocs": int(found["allocs"]), "frees": int(found["frees"])}
+        found = _native.check_program(*self._program(tuple))
+        counts = {"allocs": int(found["allocs"]), "frees": int(found["frees"])}
+        return counts | ({"marks": int(found["marks"])} if found["marks"] else {})
 
     def _program(self, place: Any) -> tuple[list[Any], list[int], list[Any]]:
         """Caches, channels and tasks as the native functions take them."""
         caches = [(None if c.kmalloc else c.name, c.size, c.align) for c in self.caches]
-        tasks = [(np.ascontiguousarray(t.ops), place(t.cpus)) for t in self.tasks]
+        tasks = [(np.ascontiguousarray(t.ops), place(t.cpus), int(t.interrupt)) for t in self.tasks]
         return caches, list(self.channels), tasks
 
     def __repr__(self) -> str:
@@ -289,7 +309,7 @@ class Workload:
             "caches": [dataclasses.astuple(c) for c in self.caches],
             "channels": self.channels,
             "window": self.window,
-            "tasks": [(t.cpus, t.name) for t in self.tasks],
+            "tasks": [(t.cpus, t.name, t.interrupt) for t in self.tasks],
             "counts": self._trace_counts,
         }
         arrays = {f"ops{i}": t.ops.view(np.uint8) for i, t in enumerate(self.tasks)}
@@ -334,8 +354,8 @@ class Workload:
             made.window = about["window"]
             made._trace_counts = about["counts"]
             made.tasks = [
-                Task(archive[f"ops{i}"].view(OP_DTYPE), tuple(cpus), name)
-                for i, (cpus, name) in enumerate(about["tasks"])
+                Task(archive[f"ops{i}"].view(OP_DTYPE), tuple(cpus), *rest)
+                for i, (cpus, *rest) in enumerate(about["tasks"])
             ]
         return made
 

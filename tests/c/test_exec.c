@@ -65,6 +65,38 @@ static void wrong_programs_are_refused(void)
     REFUSED("was emptied by", OP(ALLOC, .slot = 0), OP(SEND, .slot = 0), OP(FREE, .slot = 0));
     REFUSED("use two channels", OP(SEND, .slot = US_NO_SLOT), OP(ALLOC), OP(SEND));
     REFUSED("not freed as often", OP(FREE, .flags = US_OPF_SHARED));
+    REFUSED("op 0 (SLEEP): 1000000000001 ns", OP(SLEEP, .arg = US_MAX_DELAY + 1));
+    REFUSED("op 0 (SEND): 1000000000001 ns", OP(SEND, .slot = US_NO_SLOT, .arg = US_MAX_DELAY + 1));
+    REFUSED("", OP(MARK), OP(SLEEP, .arg = US_MAX_DELAY), OP(SEND, .slot = US_NO_SLOT, .arg = 1));
+}
+
+static void interrupts_have_one_cpu_and_never_sleep(void)
+{
+    const struct us_op sleeps[] = {OP(SLEEP, .arg = 1)}, works[] = {OP(WORK, .arg = 1)};
+    const unsigned cpus[] = {0, 1};
+    const struct {
+        struct us_program_task task;
+        const char *said;
+    } rows[] = {
+        {{works, 1, cpus, 1, US_TASK_INTERRUPT}, ""},
+        {{works, 1, cpus, 2, US_TASK_INTERRUPT}, "task 0: an interrupt of 2 CPUs"},
+        {{works, 1, NULL, 0, US_TASK_INTERRUPT}, "task 0: an interrupt of 0 CPUs"},
+        {{works, 1, cpus, 1, 6}, "task 0: flags 0x6"},
+        {{sleeps, 1, cpus, 1, US_TASK_INTERRUPT}, "an interrupt cannot sleep"},
+        {{sleeps, 1, cpus, 1, 0}, ""},
+    };
+
+    for (unsigned i = 0; i < COUNT(rows); i++) {
+        struct us_program p = program(&rows[i].task, 1);
+        struct us_program_facts facts;
+        struct us_error e = {0};
+        bool taken = us_program_check(&p, &facts, &e) == US_OK;
+
+        CHECK_EQ(taken, *rows[i].said == 0);
+        CHECK(taken || strstr(e.text, rows[i].said));
+        if (taken)
+            us_program_facts_release(&facts);
+    }
 }
 
 static void loops_are_checked_for_the_second_round(void)
@@ -85,7 +117,7 @@ static void loops_multiply_the_counts(void)
 {
     const struct us_op op[] = {OP(ALLOC), OP(FREE), OP(REPEAT, .slot = 2, .arg = 3),
                                OP(ALLOC), OP(FREE), OP(REPEAT, .slot = 5, .arg = 10),
-                               OP(ALLOC)};
+                               OP(ALLOC), OP(MARK), OP(REPEAT, .slot = 1, .arg = 7)};
     struct us_program_task task = {.op = op, .nops = COUNT(op)};
     struct us_program p = program(&task, 1);
     struct us_program_facts facts;
@@ -93,6 +125,7 @@ static void loops_multiply_the_counts(void)
     REQUIRE(us_program_check(&p, &facts, NULL) == US_OK);
     CHECK_EQ(facts.nallocs, 10 * (3 + 1) + 1);
     CHECK_EQ(facts.nfrees, 10 * (3 + 1));
+    CHECK_EQ(facts.nmarks, 7);
     us_program_facts_release(&facts);
 }
 
@@ -213,6 +246,113 @@ static void messages_arrive_in_order_of_capacity(void)
         us_runner_destroy(r);
         end(a);
     }
+}
+
+/* A message with a delay holds those behind it back, so the sum of delays bounds nothing, but the
+ * first one's does; what has not arrived when a run ends is freed all the same. */
+static void late_messages_keep_their_order(void)
+{
+    enum { DELAY = 3000000 };
+    const struct us_op sender[] = {OP(ALLOC), OP(SEND, .arg = DELAY),       OP(ALLOC), OP(SEND),
+                                   OP(ALLOC), OP(SEND, .arg = US_MAX_DELAY)};
+    const struct us_op receiver[] = {OP(RECV), OP(FREE), OP(MARK), OP(REPEAT, .slot = 3, .arg = 2)};
+    struct us_program_task task[] = {{.op = sender, .nops = COUNT(sender)},
+                                     {.op = receiver, .nops = COUNT(receiver)}};
+    struct us_program p = program(task, 2);
+    const uint32_t channel[] = {4};
+    struct us_allocator *a = allocator(0);
+    struct us_runner *r;
+    uint64_t ns[2];
+
+    p.channel = channel;
+    p.nchannels = 1;
+    r = runner(&p, a, (struct us_run_options){0});
+    CHECK_EQ(us_runner_passes(r, 2, ns, NULL), US_OK);
+    CHECK(ns[0] >= DELAY && ns[1] >= DELAY);
+    CHECK_EQ(us_runner_marks(r, 0), 0);
+    CHECK_EQ(us_runner_marks(r, 1), 2);
+    CHECK_EQ(us_runner_elapsed_ns(r), ns[1]);
+    CHECK_EQ(live_objects(a), 1);
+    us_runner_clean(r);
+    CHECK_EQ(live_objects(a), 0);
+    us_runner_destroy(r);
+    end(a);
+}
+
+/* Two receivers of one channel: each of the two messages finds one, whoever was woken for it. */
+static void late_messages_reach_every_receiver(void)
+{
+    const struct us_op sender[] = {OP(SEND, .slot = US_NO_SLOT, .arg = 2000000),
+                                   OP(REPEAT, .slot = 1, .arg = 8)};
+    const struct us_op receiver[] = {OP(RECV, .slot = US_NO_SLOT), OP(REPEAT, .slot = 1, .arg = 4)};
+    struct us_program_task task[] = {{.op = sender, .nops = COUNT(sender)},
+                                     {.op = receiver, .nops = COUNT(receiver)},
+                                     {.op = receiver, .nops = COUNT(receiver)}};
+    struct us_program p = program(task, 3);
+    const uint32_t channel[] = {8};
+    struct us_runner *r;
+    uint64_t ns[3];
+
+    p.channel = channel;
+    p.nchannels = 1;
+    r = runner(&p, NULL, (struct us_run_options){.heap = US_HEAP_NULL});
+    CHECK_EQ(us_runner_passes(r, 3, ns, NULL), US_OK);
+    us_runner_destroy(r);
+}
+
+static void a_sleep_is_no_deadlock(void)
+{
+    enum { SLEEP = 60000000 }; /* longer than two looks for deadlocks */
+    const struct us_op sleeper[] = {OP(SLEEP, .arg = SLEEP), OP(SEND, .slot = US_NO_SLOT)};
+    const struct us_op waiter[] = {OP(RECV, .slot = US_NO_SLOT)};
+    struct us_program_task task[] = {{.op = sleeper, .nops = COUNT(sleeper)},
+                                     {.op = waiter, .nops = COUNT(waiter)}};
+    struct us_program p = program(task, 2);
+    const uint32_t channel[] = {1};
+    struct us_runner *r;
+    uint64_t ns;
+
+    p.channel = channel;
+    p.nchannels = 1;
+    r = runner(&p, NULL, (struct us_run_options){.heap = US_HEAP_NULL});
+    CHECK_EQ(us_runner_passes(r, 1, &ns, NULL), US_OK);
+    CHECK(ns >= SLEEP);
+    us_runner_destroy(r);
+}
+
+/* An endless task and one that waits for ever are stopped when the time is over. */
+static void a_duration_ends_endless_programs(void)
+{
+    enum { WARMUP = 2000000, DURATION = 8000000 };
+    const struct us_op endless[] = {OP(ALLOC), OP(MARK), OP(FREE),
+                                    OP(REPEAT, .slot = 3, .arg = 1ull << 40)};
+    const struct us_op short_one[] = {OP(ALLOC), OP(MARK)};
+    struct us_program_task task[] = {{.op = endless, .nops = COUNT(endless)},
+                                     {.op = short_one, .nops = COUNT(short_one)}};
+    struct us_program p = program(task, 2);
+    struct us_allocator *a = allocator(0);
+    struct us_run_options o = {.warmup_ns = WARMUP, .duration_ns = DURATION};
+    struct us_runner *r = runner(&p, a, o);
+    struct us_error e = {0};
+    uint64_t ns[2];
+
+    CHECK_EQ(us_runner_passes(r, 2, ns, &e), US_EINVAL);
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK_EQ(us_runner_passes(r, 1, ns, &e), US_OK);
+        CHECK(ns[0] >= WARMUP + DURATION);
+        CHECK(us_runner_elapsed_ns(r) >= DURATION && us_runner_elapsed_ns(r) <= ns[0]);
+        CHECK(us_runner_marks(r, 0) > 0);
+        CHECK(us_runner_marks(r, 1) <= 1);
+    }
+    us_runner_destroy(r);
+    r = runner(
+        &(struct us_program){.cache = one_cache, .ncaches = 1, .task = task + 1, .ntasks = 1}, a,
+        o);
+    CHECK_EQ(us_runner_passes(r, 1, ns, &e), US_OK);
+    CHECK(us_runner_elapsed_ns(r) < DURATION); /* its program was too short */
+    us_runner_destroy(r);
+    CHECK_EQ(live_objects(a), 0);
+    end(a);
 }
 
 /* Task 0 allocates into shared slots which task 1 frees, and the slots are used again. */
@@ -411,8 +551,13 @@ int main(void)
     RUN(wrong_programs_are_refused);
     RUN(loops_are_checked_for_the_second_round);
     RUN(loops_multiply_the_counts);
+    RUN(interrupts_have_one_cpu_and_never_sleep);
     RUN(passes_free_what_they_leave);
     RUN(messages_arrive_in_order_of_capacity);
+    RUN(late_messages_keep_their_order);
+    RUN(late_messages_reach_every_receiver);
+    RUN(a_sleep_is_no_deadlock);
+    RUN(a_duration_ends_endless_programs);
     RUN(shared_slots_order_tasks);
     RUN(barriers_hold_all_tasks);
     RUN(deadlocks_are_named);

@@ -32,11 +32,13 @@ from unislab import _fork as _fork
 from unislab import errors, inspect, raw, sizes
 from unislab.allocator import Allocator, Reaper
 from unislab.cache import Cache
+from unislab.costs import Caches, Costs
 from unislab.errors import CorruptionError, LimitExceeded, LiveObjectsError, UnknownNameError
-from unislab.machine import Machine, Topology
+from unislab.machine import Machine
 from unislab.objects import Object
 from unislab.sizes import parse_size, parse_time
 from unislab.stats import Stats
+from unislab.topology import Topology
 from unislab.tunables import Tunables
 from unislab.validation import Validation
 
@@ -53,8 +55,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Allocator",
     "Cache",
+    "Caches",
     "Comparison",
     "CorruptionError",
+    "Costs",
     "LimitExceeded",
     "LiveObjectsError",
     "Machine",

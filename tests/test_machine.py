@@ -1,0 +1,226 @@
+"""Machines: what a profile says, what is refused, and what survives a file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unislab as us
+from unislab.costs import COST_NAMES, LINE_BYTES
+
+pytestmark = pytest.mark.once
+
+#: CPUs, nodes, cache domains, threads a core, and GHz: of the machines that the tables name.
+SHAPES = {
+    "amd_16core_2010": (16, 4, 4, 1, 2.2),  # four quad-core processors, a node each
+    "intel_8core_2008": (8, 1, 4, 1, 2.83),  # two quad-cores whose cores share an L2 in pairs
+    "intel_16core_2008": (16, 1, 8, 1, 2.93),  # four such
+    "dell_r910_2010": (64, 4, 4, 2, 2.26),  # four sockets of eight cores of two threads
+    "intel_ht_2004": (8, 1, 4, 2, 3.33),  # four cores of two threads
+    "server_2026": (256, 2, 16, 2, 3.7),  # two sockets of eight times eight cores of two threads
+}
+MACHINES = [*SHAPES, "host"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> us.Machine:
+    return us.Machine.profile(request.param)
+
+
+def test_all_profiles_are_named() -> None:
+    assert us.Machine.profiles() == list(SHAPES)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape(name: str) -> None:
+    made = getattr(us.Machine, name)()
+    cpus, nodes, domains, smt, ghz = SHAPES[name]
+    assert (made.cpus, made.nodes, made.domains) == (cpus, nodes, domains)
+    assert (made.smt, made.clock_ghz, made.name) == (smt, ghz, name)
+    for per in (made.topology.cpu_node, made.topology.cpu_domain):
+        assert len(set(Counter(per).values())) == 1  # all alike
+
+
+def test_sockets_are_nodes() -> None:
+    assert us.Machine.server_2026(sockets=4).cpus == 4 * 128
+    assert us.Machine.server_2026(sockets=4).nodes == 4
+    with pytest.raises(ValueError, match="sockets"):
+        us.Machine.server_2026(sockets=0)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_number_has_its_source(name: str) -> None:
+    made = getattr(us.Machine, name)()
+    assert set(made.costs.sources) == set(COST_NAMES)
+    for cost, source in made.costs.sources.items():
+        assert source not in ("", "given"), cost
+        assert source in (getattr(us.Machine, name).__doc__ or ""), cost
+
+
+def test_near_is_not_dearer_than_far(machine: us.Machine) -> None:
+    c = machine.costs
+    assert c.instruction > 0
+    assert 0 < c.l2_hit <= c.llc_hit < c.memory <= c.memory_far
+    assert 0 < c.line_domain <= c.line_node <= c.line_far
+    assert c.invalidate_domain <= c.invalidate_node <= c.invalidate_far
+    assert c.atomic < c.lock < c.memory
+    assert c.wakeup < c.context_switch + c.idle_exit
+    assert (c.smt_slowdown > 100) == (machine.smt > 1) or machine.name.startswith("host")
+
+
+def test_caches_grow(machine: us.Machine) -> None:
+    c = machine.caches
+    assert 0 < c.l1 <= c.l2 <= c.llc
+    for size, ways in ((c.l1, c.l1_ways), (c.l2, c.l2_ways), (c.llc, c.llc_ways)):
+        assert size % (ways * LINE_BYTES) == 0
+
+
+def test_the_core_gets_whole_picoseconds() -> None:
+    made = us.Machine.grid(1, 1, 2).replace(clock_ghz=2.5, costs__lock=1.2345, costs__atomic=3)
+    ps = made._costs_ps()
+    assert ps["lock"] == 1234  # 1234.5 to even
+    assert ps["atomic"] == 3000
+    assert ps["cycle"] == 400  # 1000 ps / 2.5
+    assert ps["smt_slowdown"] == round(made.costs.smt_slowdown)
+    assert set(ps) == {*COST_NAMES, "cycle"}
+    assert all(type(v) is int for v in (*ps.values(), *made._caches().values()))
+    assert set(made._caches()) == {"l1", "l1_ways", "l2", "l2_ways", "llc", "llc_ways"}
+
+
+def test_grids_have_the_costs_of_a_server_of_today() -> None:
+    assert us.Machine.grid(2, 2, 2).costs == us.Machine.server_2026().costs
+    assert us.Machine.from_topology(us.Topology([0])).caches == us.Machine.server_2026().caches
+
+
+@pytest.mark.parametrize("name", COST_NAMES)
+@pytest.mark.parametrize("wrong", [-1, -0.001, math.nan, math.inf, "5", None, True, [1], 2e9])
+def test_costs_that_are_none(name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"costs\.{name} cannot be .*expected"):
+        us.Machine.grid(1, 1, 2).replace(**{f"costs__{name}": wrong})
+
+
+@pytest.mark.parametrize("wrong", [0, -1, math.nan, "3", None, 1000])
+def test_clocks_that_are_none(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="clock_ghz cannot be"):
+        us.Machine.grid(1, 1, 2).replace(clock_ghz=wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("l1", -1),
+        ("l1", "32 potatoes"),
+        ("l1", None),
+        ("l1", 0),
+        ("l1", 32 * 1024 + 64),
+        ("l1", "64 MiB"),  # larger than L2
+        ("l2", 1024),  # smaller than L1
+        ("llc", 2**50),
+        ("llc_ways", 0),
+        ("llc_ways", 1.5),
+        ("llc_ways", "8"),
+        ("l2_ways", 2**40),
+    ],
+)
+def test_caches_that_are_none(field: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"caches"):
+        us.Machine.grid(1, 1, 2).replace(**{f"caches__{field}": wrong})
+
+
+def test_smt_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="multiple of smt=2"):
+        us.Machine.grid(1, 1, 3, smt=2)
+    with pytest.raises(ValueError, match="several cache domains"):
+        us.Machine.grid(2, 1, 3, smt=2)  # CPUs 2 and 3 would be of one core and of two nodes
+
+
+@pytest.mark.parametrize("name", ["costs__locks", "caches__l4", "cost__lock", "colour"])
+def test_replacing_what_is_not_there(name: str) -> None:
+    with pytest.raises(TypeError, match="has no field"):
+        us.Machine.grid(1, 1, 2).replace(**{name: 1})
+
+
+def test_replacing_says_so() -> None:
+    before = us.Machine.amd_16core_2010()
+    after = before.replace(costs__memory=200, name="slow", smt=2)
+    assert (after.costs.memory, after.name, after.smt) == (200, "slow", 2)
+    assert after.costs.sources["memory"] == "given"
+    assert after.costs.sources["lock"] == before.costs.sources["lock"]
+    assert before.costs.memory != 200
+    assert after != before
+
+
+def test_a_file_keeps_all(machine: us.Machine, tmp_path: Path) -> None:
+    machine.to_json(tmp_path / "m.json")
+    back = us.Machine.from_json(tmp_path / "m.json")
+    for field in fields(machine):
+        assert getattr(back, field.name) == getattr(machine, field.name), field.name
+    assert back.costs.sources == machine.costs.sources
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda r: r.update(format="else"), "expected an object with format"),
+        (lambda r: r.pop("smt"), "lacks 'smt'"),
+        (lambda r: r["costs"].pop("lock"), "lock"),
+        (lambda r: r["costs"].update(lock=-1), r"costs\.lock cannot be -1"),
+        (lambda r: r["caches"].update(l1="many"), r"caches\.l1 cannot be"),
+        (lambda r: r.update(cpu_node=[0, 2]), "numbered"),
+        (lambda r: r.update(costs=5), "wrong kind"),
+    ],
+)
+def test_files_that_are_none(change: Any, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    us.Machine.grid(1, 1, 2).to_json(path)
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=complaint) as caught:
+        us.Machine.from_json(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"3"])
+def test_files_that_are_not_even_that(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"m\.json"):
+        us.Machine.from_json(path)
+
+
+def test_copies_are_equal(machine: us.Machine) -> None:
+    assert copy.deepcopy(machine) == machine == pickle.loads(pickle.dumps(machine))
+    assert hash(pickle.loads(pickle.dumps(machine))) == hash(machine)
+
+
+def test_what_is_shown(machine: us.Machine) -> None:
+    assert "\n" not in repr(machine) + repr(machine.costs) + repr(machine.caches)
+    shown = machine._repr_html_()
+    assert all(f"<td>{name}</td>" in shown for name in COST_NAMES)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match="expected host, amd_16core_2010"):
+        us.Machine.profile("pdp_11")
+
+
+def test_the_host_is_this_machine() -> None:
+    host, native = us.Machine.host(), us.Topology.native()
+    assert (host.cpus, host.nodes, host.domains) == (native.cpus, native.nodes, native.domains)
+    assert host.costs == us.Machine.server_2026().costs
+    assert "not calibrated" in host.name
+    assert "calibrate()" in host.notes

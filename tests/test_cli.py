@@ -125,6 +125,38 @@ def test_trace_list_names_what_compare_takes(run) -> None:
     assert run("trace", "list").out.split() == us.datasets.names()
 
 
+def test_workloads_are_listed_as_run_takes_them(run) -> None:
+    # What is printed is each workload at its defaults; the values of one of them are changed here.
+    told = run("workloads").out.split("\n")
+    assert [line.partition(":")[0] for line in told if line] == us.workloads.names()
+    line = next(line for line in told if line.startswith("producer_consumer"))
+    small = line.replace("messages=10000", "messages=70").replace("cpus=0,1", "cpus=0,0")
+    done = run("run", small, "--json", *QUICK)
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["counts"] == {"allocs": 70, "frees": 70, "marks": 70}
+    assert found["rate"] == 70 / found["seconds"]["warm"]
+
+
+def test_a_trace_goes_before_a_workload_of_its_name(run) -> None:
+    trace, workload = (
+        json.loads(run("run", name, "--json", *QUICK).out)["counts"]
+        for name in ("fork", "fork:processes=1")
+    )
+    assert trace["allocs"] == us.datasets.load("fork").counts["allocs"]
+    assert workload["allocs"] == us.workloads.fork(1).counts["allocs"]
+    assert run("trace", "describe", "fork:").code == 2
+
+
+def test_a_duration_ends_a_workload_without_end(run) -> None:
+    name = "producer_consumer:messages=None:cpus=0,0"
+    done = run("run", name, "--duration", "20ms", "--warmup", "1ms", "--json")
+    found = json.loads(done.out)
+    assert found["seconds"] is None
+    assert found["elapsed"] >= 0.02
+    assert found["marks"] > 0
+
+
 def test_slabinfo_is_that_of_the_kernel_in_form(run) -> None:
     done = run("slabinfo", "fork", "--policy", "slub")
     assert done.code == 0
@@ -241,7 +273,7 @@ def test_version(run) -> None:
         (("run", "tcp_rr", "--policy", "slub,unified"), "takes one policy"),
         (("run", "tcp_rr", "--set", "min_objects"), "expected NAME=VALUE"),
         (("policies", "--explain", "slob"), "no policy 'slob'"),
-        (("trace", "describe", "pair"), "micro-benchmark, expected a trace"),
+        (("trace", "describe", "pair"), "workload of the package, expected a trace"),
         (("frobnicate",), "No such command"),
         (("--no-such-option",), "No such option"),
     ],

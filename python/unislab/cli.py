@@ -19,8 +19,6 @@ import click
 
 __all__ = ["main"]
 
-_MICRO = ("pair", "batch", "producer_consumer")
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit."""
@@ -62,7 +60,7 @@ def _show_warning(message: Any, *rest: Any, **named: Any) -> None:
 
 
 def _load(name: str, lenient: bool) -> Any:
-    """A trace from a file, standard input or the package, or a micro-benchmark."""
+    """A trace from a file, standard input or the package, or a workload by name."""
     import unislab as us
 
     if name == "-" or os.path.exists(name):
@@ -74,10 +72,11 @@ def _load(name: str, lenient: bool) -> Any:
         return trace
     if name in us.datasets.names():
         return us.datasets.load(name)
-    if name in _MICRO:
-        return getattr(us.workloads, name)()
-    known = [*us.datasets.names(), *_MICRO]
-    near = difflib.get_close_matches(name, known, 1)
+    kind = name.partition(":")[0]
+    if kind in us.workloads.names():
+        return _checked(partial(us.workloads.make, name))
+    known = [*us.datasets.names(), *us.workloads.names()]
+    near = difflib.get_close_matches(kind, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(known)}"
     raise click.BadParameter(f"no file {name!r} and nothing shipped of that name; {hint}")
 
@@ -87,7 +86,7 @@ def _trace(name: str, lenient: bool) -> Any:
 
     loaded = _load(name, lenient)
     if not isinstance(loaded, us.Trace):
-        raise click.BadParameter(f"{name} is a micro-benchmark, expected a trace")
+        raise click.BadParameter(f"{name} is a workload of the package, expected a trace")
     return loaded
 
 
@@ -141,9 +140,11 @@ def _baseline_names(ctx: click.Context, parameter: click.Parameter, value: str) 
     return names
 
 
-def _time(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def _time(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     from unislab.sizes import parse_time
 
+    if value is None:
+        return None
     try:
         parse_time(value)
     except ValueError:
@@ -268,7 +269,8 @@ def compare(
     """Run a trace under several policies: which serves it best, and why.
 
     TRACE is a file that ftrace, trace-cmd report or perf script printed (plain, gzip, xz or zstd),
-    "-" for standard input, or the name of a shipped trace or micro-benchmark.
+    "-" for standard input, or the name of a shipped trace or workload ("unislab workloads" lists
+    these), with parameters as in hackbench:groups=2:loops=5.
     """
     import unislab as us
     from unislab import _tables
@@ -315,6 +317,9 @@ def _result_json(result: Any) -> dict[str, Any]:
         "label": result.label,
         "seconds": dataclasses.asdict(result.seconds) if result.seconds else None,
         "harness": result.harness,
+        "marks": result.marks,
+        "elapsed": result.elapsed,
+        "rate": result.rate,
         "counts": dict(result.counts),
         "counters": dict(result.counters),
         "memory": dict(result.memory),
@@ -330,6 +335,12 @@ def _result_json(result: Any) -> dict[str, Any]:
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable."
 )
+@click.option(
+    "--duration",
+    callback=_time,
+    help="Stop one pass after this long and tell the rate, instead of repeating passes.",
+)
+@click.option("--warmup", callback=_time, help="Time before that; a tenth of it by default.")
 @_run_options
 def run(
     workload: str,
@@ -339,7 +350,11 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run a trace or micro-benchmark under one policy: times, counters, memory."""
+    """Run a trace or workload under one policy: times, counters, memory.
+
+    Workloads take parameters after colons, as in tcp_rr:streams=16:transactions=None;
+    "unislab workloads" lists them.
+    """
     import unislab as us
     from unislab import _tables
 
@@ -383,6 +398,27 @@ def describe(file: str, lenient: bool, everything: bool, as_json: bool) -> None:
         ", ".join(f"{name} {value:,}" for name, value in loaded.counts.items()), soft_wrap=True
     )
     _tables.show_description(table, out, rows=None if everything else 20)
+
+
+@cli.command()
+def workloads() -> None:
+    """Names of the workloads that come with the package, with their parameters.
+
+    A shipped trace goes before a workload of the same name: hackbench is the trace, "hackbench:"
+    the workload.
+    """
+    import inspect
+
+    import unislab as us
+
+    for name in us.workloads.names():
+        given = inspect.signature(getattr(us.workloads, name)).parameters.values()
+        click.echo(":".join([name, *(f"{p.name}={_told(p.default)}" for p in given)]))
+
+
+def _told(value: Any) -> str:
+    """A parameter's value as the command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @trace.command("list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unislab import ops
 from unislab.workload import Workload
 
-__all__ = ["batch", "pair", "producer_consumer"]
+__all__ = ["batch", "pair"]
 
 
 def pair(size: int = 256, *, times: int = 10_000, tasks: int = 1) -> Workload:
@@ -64,38 +64,4 @@ def batch(
     frees = ops.free(range(n) if order == "fifo" else range(n - 1, -1, -1))
     for cpu in range(tasks):
         made.add_task(ops.repeat(times, ops.alloc(cache, range(n)), frees), cpu=cpu)
-    return made
-
-
-def producer_consumer(
-    size: int = 256, *, messages: int = 10_000, depth: int = 64, cpus: tuple[int, int] = (0, 1)
-) -> Workload:
-    """One task allocates and sends, another receives and frees: every free is of another CPU's.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of an object.
-    messages : int
-        Objects in one pass.
-    depth : int
-        Objects that may be under way.
-    cpus : (int, int)
-        Of the producer and of the consumer.
-
-    Examples
-    --------
-    >>> import unislab as us
-    >>> us.workloads.producer_consumer(messages=100).counts["allocs"]
-    100
-    """
-    made = Workload("producer_consumer")
-    cache = made.add_cache("message", size)
-    line = made.channel(depth)
-    made.add_task(
-        ops.repeat(messages, ops.alloc(cache, 0), ops.send(line, 0)), cpu=cpus[0], name="producer"
-    )
-    made.add_task(
-        ops.repeat(messages, ops.recv(line, 0), ops.free(0)), cpu=cpus[1], name="consumer"
-    )
     return made

@@ -68,6 +68,9 @@ void us_machine_destroy(struct us_machine *m)
 {
     if (m == NULL)
         return;
+#ifdef US_MODEL
+    us_model_drop(m);
+#endif
     free(m->cpu);
     free(m->domain);
     free(m->domain_cpus);
@@ -81,6 +84,10 @@ uint64_t us_now(const struct us_machine *m)
 {
     uint64_t offset = atomic_load_explicit(&m->clock_offset, memory_order_relaxed);
 
+#ifdef US_MODEL
+    if (m->virtual_clock)
+        return offset + us_model_time(m);
+#endif
     if (atomic_load_explicit(&m->clock_manual, memory_order_relaxed))
         return offset;
     return us_clock_real() + offset;
@@ -188,6 +195,10 @@ struct us_thread *us_thread(void)
 {
     static _Thread_local struct us_thread thread;
 
+#ifdef US_MODEL
+    if (us_running)
+        return us_model_thread();
+#endif
     return &thread;
 }
 

@@ -107,6 +107,8 @@ struct us_machine {
     _Atomic int clock_manual;      /* 1: the clock is clock_offset alone */
     _Atomic uint64_t seed;
     unsigned current_cpu; /* model only */
+    struct us_sim *sim;   /* model only: virtual CPUs, clocks, caches */
+    bool virtual_clock;   /* model only: the policy's clock is clock_offset + virtual time */
 };
 
 /* Builds the machine; topology NULL = as the system describes it (native) or one CPU (model).
@@ -203,7 +205,46 @@ void us_os_purge(void *base, size_t bytes);  /* contents become zero, memory goe
 void us_os_bind(void *base, size_t bytes, unsigned node);
 void us_os_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 
-/* These bytes are read or written by the policy (charged in the model, free natively). */
+/* ---- what the code does, for the model ----------------------------------------------------------
+ *
+ * A modelled CPU is charged for what the code declares, where it does it; native builds pay
+ * nothing for it. */
+
+/* clang-format off
+ *   us_reads, us_writes   these bytes; each line of them once a call
+ *   us_updates            a locked read-modify-write of them
+ *   us_prefetches         the line at an address is asked for and not waited for
+ *   us_runs               so many instructions, as the compiled code has on this path
+ *   us_provides           a call of the page provider (alloc), or back to it
+ *   us_zeroes, us_faults  bytes zeroed; a page that the system has to supply
+ *   us_phase_set          what the time from now on goes to; returns what it went to before
+ *   us_maps               memory whose place in the model is its order of mapping, on any host;
+ *                         address >> node_shift = its node (0: of none). False: too much
+ * clang-format on */
+
+/* Row: id, name, help */
+#define US_PHASES(row)                                                               \
+    row(WORK, "work", "the workload's own computing")                                \
+        row(TOUCH, "touch", "the workload's use of its objects")                     \
+            row(FAST, "fast", "paths on the CPU's own stock")                        \
+                row(SECOND, "second", "shared, alien and remote stocks")             \
+                    row(SLOW, "slow", "slabs and what surrounds them")               \
+                        row(PROVIDER, "provider", "pages")                           \
+                            row(SWITCH, "switch", "context switches and wake-ups")   \
+                                row(INTERRUPT, "interrupt", "interrupt entry, exit") \
+                                    row(LOCK, "lock", "waiting for locks")           \
+                                        row(IDLE, "idle", "nothing to do")
+
+enum us_phase {
+#define US_ROW(id, name, help) US_PHASE_##id,
+    US_PHASES(US_ROW)
+#undef US_ROW
+        US_NPHASES
+};
+
+#ifdef US_MODEL
+#include "machine/model/charge.h"
+#else
 US_INLINE void us_reads(const void *base, size_t bytes)
 {
     (void)base;
@@ -214,6 +255,43 @@ US_INLINE void us_writes(const void *base, size_t bytes)
     (void)base;
     (void)bytes;
 }
+US_INLINE void us_updates(const void *base, size_t bytes)
+{
+    (void)base;
+    (void)bytes;
+}
+US_INLINE void us_prefetches(const void *base)
+{
+    (void)base;
+}
+US_INLINE void us_runs(uint64_t n)
+{
+    (void)n;
+}
+US_INLINE void us_provides(bool alloc)
+{
+    (void)alloc;
+}
+US_INLINE void us_zeroes(size_t bytes)
+{
+    (void)bytes;
+}
+US_INLINE void us_faults(void)
+{
+}
+US_INLINE bool us_maps(struct us_machine *m, const void *base, size_t bytes, unsigned node_shift)
+{
+    (void)m;
+    (void)base;
+    (void)bytes;
+    (void)node_shift;
+    return true;
+}
+US_INLINE enum us_phase us_phase_set(enum us_phase phase)
+{
+    return phase;
+}
+#endif
 
 /* What the build and the system offer: "rseq", "fallback: no rseq area", ... */
 const char *us_machine_mode_reason(void);

@@ -1,6 +1,9 @@
-/* model.c - a machine that need not exist, moved by its script: one CPU acts at a time, and nothing
- * interrupts it. A lock that is found held is therefore a fault of the caller. */
-#include "machine/backend.h"
+/* model.c - a machine that need not exist: its locks, flights, gate and fences.
+ *
+ * Moved by its script, one CPU acts at a time, nothing interrupts it and nothing takes time. While
+ * a workload runs (sim.h), the virtual CPU that acts is `us_running`: locks are waited for, in
+ * virtual time, and so is the gate. */
+#include "machine/model/sim.h"
 
 struct us_machine *us_machine_create(const struct us_topology *topology, unsigned page_size,
                                      uint64_t seed, struct us_error *error)
@@ -58,33 +61,139 @@ void us_os_bind(void *base, size_t bytes, unsigned node)
     (void)node;
 }
 
+/* ---- fences ------------------------------------------------------------------------------------
+ */
+
+/* The other CPU is interrupted, and the caller waits for that. */
+static void interrupt_other(struct us_vcpu *v, unsigned cpu)
+{
+    const struct us_sim *s = v->sim;
+    struct us_vcpu *other = &s->vcpu[cpu];
+
+    if (other == v || other->state == US_VCPU_IDLE)
+        return;
+    /* Who waits for a lock is spinning: that time ends later anyway. */
+    if (other->state == US_VCPU_READY)
+        us_sim_interrupted(other, s->cost.interrupt);
+}
+
 bool us_fence(struct us_machine *m, const struct us_flight *f, enum us_mode mode, unsigned cpu)
 {
+    struct us_vcpu *v = us_running;
+
     (void)m;
     (void)f;
     (void)mode;
-    (void)cpu;
+    if (v) {
+        us_sim_settle(v);
+        interrupt_other(v, cpu);
+        us_sim_spend(v, v->phase, v->sim->cost.interrupt);
+        us_sim_settle(v);
+    }
     return true;
 }
 
 void us_fence_all(struct us_machine *m, enum us_mode mode)
 {
-    (void)m;
+    struct us_vcpu *v = us_running;
+
     (void)mode;
+    if (!v)
+        return;
+    us_sim_settle(v);
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
+        interrupt_other(v, cpu);
+    us_sim_spend(v, v->phase, v->sim->cost.interrupt);
+    us_sim_settle(v);
 }
 
-/* ---- locks ------------------------------------------------------------------------------------
- */
+/* ---- locks -------------------------------------------------------------------------------------
+ *
+ * Without a running CPU the script acts: a lock that is found held is a fault of the caller. */
 
 static void count(_Atomic uint64_t *n)
 {
     atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
 }
 
+static void waited(struct us_vcpu *v, enum us_lock_class klass, uint64_t ps)
+{
+    us_sim_spend(v, US_PHASE_LOCK, ps);
+    v->lock_ps[klass] += ps;
+}
+
+/* The running CPU gets the lock, whose word says whether it is held; true when it had to wait. */
+static bool get(struct us_vcpu *v, const void *lock, bool held, enum us_lock_class klass)
+{
+    struct us_sim *s = v->sim;
+    struct us_lock_record *r = us_sim_lock(s, lock);
+
+    if (held) {
+        v->next = NULL;
+        if (r->last)
+            r->last->next = v;
+        else
+            r->first = v;
+        r->last = v;
+        us_sim_wait(v); /* who drops it sets the clock, and hands it over held */
+    } else if (r->free_at > v->clock) {
+        waited(v, klass, r->free_at + s->cost.lock_handover - v->clock);
+    } else {
+        us_updates(lock, 1);
+        us_sim_spend(v, v->phase, s->cost.lock);
+        return false;
+    }
+    v->lock_count[klass]++;
+    us_lines_hand_over(v, lock);
+    return true;
+}
+
+/* The running CPU drops the lock; true when it went to who waited longest, and stays held. */
+static bool give(struct us_vcpu *v, const void *lock, enum us_lock_class klass)
+{
+    struct us_sim *s = v->sim;
+    struct us_lock_record *r = us_sim_lock(s, lock);
+    struct us_vcpu *next = r->first;
+    uint64_t at;
+
+    us_writes(lock, 1);
+    r->free_at = v->clock;
+    if (!next)
+        return false;
+    r->first = next->next;
+    if (!r->first)
+        r->last = NULL;
+    at = v->clock + s->cost.lock_handover;
+    waited(next, klass, at > next->clock ? at - next->clock : 0);
+    us_sim_ready(next);
+    return true;
+}
+
+static bool may_try(struct us_vcpu *v, const void *lock, bool held)
+{
+    if (!v)
+        return !held;
+    us_sim_settle(v);
+    if (!held && us_sim_lock(v->sim, lock)->free_at <= v->clock) {
+        us_updates(lock, 1);
+        us_sim_spend(v, v->phase, v->sim->cost.lock);
+        return true;
+    }
+    us_reads(lock, 1);
+    return false;
+}
+
+static bool is_held(const struct us_lock *lock)
+{
+    return atomic_load_explicit(&lock->word, memory_order_relaxed) != 0;
+}
+
 bool us_lock_try(struct us_flight *f, struct us_lock *lock)
 {
     (void)f;
-    if (atomic_load_explicit(&lock->word, memory_order_relaxed) != 0)
+    if (us_running)
+        us_sim_settle(us_running);
+    if (!may_try(us_running, lock, is_held(lock)))
         return false;
     us_rank_take(lock->klass, false);
     atomic_store_explicit(&lock->word, 1, memory_order_relaxed);
@@ -94,11 +203,18 @@ bool us_lock_try(struct us_flight *f, struct us_lock *lock)
 
 bool us_lock_take(struct us_flight *f, struct us_lock *lock)
 {
+    struct us_vcpu *v = us_running;
+
     (void)f;
     us_rank_take(lock->klass, true);
-    if (atomic_load_explicit(&lock->word, memory_order_relaxed) != 0)
+    if (v) {
+        us_sim_settle(v);
+        if (get(v, lock, is_held(lock), lock->klass))
+            count(&lock->contended);
+    } else if (is_held(lock)) {
         us_fatal("the modelled CPU waits for a %s lock that it holds itself",
                  us_lock_class_name(lock->klass));
+    }
     atomic_store_explicit(&lock->word, 1, memory_order_relaxed);
     count(&lock->acquired);
     return true;
@@ -108,7 +224,8 @@ void us_lock_drop(struct us_flight *f, struct us_lock *lock)
 {
     (void)f;
     us_rank_drop(lock->klass);
-    atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
+    if (!us_running || !give(us_running, lock, lock->klass))
+        atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
 }
 
 static void hold_byte(struct us_flight *f, _Atomic uint8_t *lock)
@@ -121,7 +238,10 @@ static void hold_byte(struct us_flight *f, _Atomic uint8_t *lock)
 
 bool us_bytelock_try(struct us_flight *f, _Atomic uint8_t *lock)
 {
-    if (atomic_load_explicit(lock, memory_order_relaxed) != 0)
+    if (us_running)
+        us_sim_settle(us_running);
+    if (!may_try(us_running, (const void *)lock,
+                 atomic_load_explicit(lock, memory_order_relaxed) != 0))
         return false;
     us_rank_take(US_LOCK_SLAB, false);
     hold_byte(f, lock);
@@ -130,9 +250,17 @@ bool us_bytelock_try(struct us_flight *f, _Atomic uint8_t *lock)
 
 static bool take_byte(struct us_flight *f, _Atomic uint8_t *lock, bool ordered)
 {
+    struct us_vcpu *v = us_running;
+
     us_rank_take(US_LOCK_SLAB, ordered);
-    if (atomic_load_explicit(lock, memory_order_relaxed) != 0)
+    if (v) {
+        us_sim_settle(v);
+        if (get(v, (const void *)lock, atomic_load_explicit(lock, memory_order_relaxed) != 0,
+                US_LOCK_SLAB))
+            count(&v->sim->machine->cpu[v->id].byte_contended);
+    } else if (atomic_load_explicit(lock, memory_order_relaxed) != 0) {
         us_fatal("the modelled CPU waits for a byte lock that it holds itself");
+    }
     hold_byte(f, lock);
     return true;
 }
@@ -151,10 +279,11 @@ void us_bytelock_drop(struct us_flight *f, _Atomic uint8_t *lock)
 {
     (void)f;
     us_rank_drop(US_LOCK_SLAB);
-    atomic_store_explicit(lock, 0, memory_order_relaxed);
+    if (!us_running || !give(us_running, (const void *)lock, US_LOCK_SLAB))
+        atomic_store_explicit(lock, 0, memory_order_relaxed);
 }
 
-/* ---- flights and the gate ---------------------------------------------------------------------
+/* ---- flights and the gate ----------------------------------------------------------------------
  */
 
 static void count_out(struct us_flight *f, uint64_t flight)
@@ -166,10 +295,34 @@ static void count_out(struct us_flight *f, uint64_t flight)
     f->byte_locks = 0;
 }
 
+static bool gate_is_shut(const struct us_machine *m)
+{
+    return atomic_load_explicit(&m->gate, memory_order_relaxed) != 0;
+}
+
+/* Who shut it may go on inside. */
+static void wait_at_gate(struct us_machine *m, struct us_vcpu *v)
+{
+    struct us_sim *s = m->sim;
+
+    while (gate_is_shut(m) && s->gate_owner != v) {
+        v->next = s->at_gate;
+        s->at_gate = v;
+        us_sim_wait(v);
+    }
+}
+
 void us_flight_enter(struct us_machine *m, struct us_flight *f)
 {
+    struct us_vcpu *v = us_running;
     struct us_thread *t = us_thread();
 
+    if (v) {
+        us_sim_settle(v);
+        if (!t->flight)
+            wait_at_gate(m, v);
+        m->sim->flights++;
+    }
     *f = (struct us_flight){.machine = m, .outer = t->flight, .counted_cpu = m->current_cpu};
     t->flight = f;
     atomic_fetch_add_explicit(&m->cpu[f->counted_cpu].in_flight, 1, memory_order_relaxed);
@@ -181,12 +334,30 @@ bool us_flight_try(struct us_machine *m, struct us_flight *f)
     return true;
 }
 
+/* Who waits for the last flight to end goes on at that moment. */
+static void tell_keeper(struct us_machine *m, const struct us_vcpu *v)
+{
+    struct us_sim *s = m->sim;
+    struct us_vcpu *keeper = s->gate_keeper;
+
+    if (!keeper || s->flights > 0)
+        return;
+    s->gate_keeper = NULL;
+    if (v->clock > keeper->clock)
+        us_sim_spend(keeper, US_PHASE_LOCK, v->clock - keeper->clock);
+    us_sim_ready(keeper);
+}
+
 void us_flight_leave(struct us_flight *f)
 {
     if (us_thread()->flight != f)
         us_fatal("a slow path ended that is not the thread's innermost");
     count_out(f, 1);
     us_thread()->flight = f->outer;
+    if (us_running) {
+        f->machine->sim->flights--;
+        tell_keeper(f->machine, us_running);
+    }
 }
 
 void us_flight_suspend(struct us_flight *f)
@@ -212,29 +383,93 @@ void us_frame_leave(struct us_flight *f)
     (void)f;
 }
 
-void us_gate_shut(struct us_machine *m, struct us_flight *f)
+static void shut_running(struct us_machine *m, struct us_vcpu *v)
+{
+    struct us_sim *s = m->sim;
+
+    if (us_thread()->flight)
+        us_fatal("the gate was to be shut from inside a slow path");
+    us_sim_settle(v);
+    wait_at_gate(m, v);
+    atomic_store(&m->gate, 1);
+    s->gate_owner = v;
+    if (s->flights > 0) {
+        s->gate_keeper = v;
+        us_sim_wait(v);
+    }
+}
+
+static void shut_scripted(struct us_machine *m)
 {
     for (unsigned cpu = 0; cpu < m->ncpus; cpu++)
         if (us_cpu_flights(&m->cpu[cpu]) != 0)
             us_fatal("the gate was to be shut from inside a slow path");
-    if (atomic_load(&m->gate) != 0)
+    if (gate_is_shut(m))
         us_fatal("the gate was to be shut by the thread that shut it already");
+    atomic_store(&m->gate, 1);
+}
+
+void us_gate_shut(struct us_machine *m, struct us_flight *f)
+{
+    if (us_running)
+        shut_running(m, us_running);
+    else
+        shut_scripted(m);
     *f = (struct us_flight){
         .machine = m, .outer = us_thread()->flight, .counted_cpu = m->current_cpu, .gate = true};
     us_thread()->flight = f;
-    atomic_store(&m->gate, 1);
+}
+
+/* All who waited go on at the moment it opens. */
+static void open_running(struct us_machine *m, const struct us_vcpu *v)
+{
+    struct us_vcpu *waiting = m->sim->at_gate;
+
+    m->sim->gate_owner = NULL;
+    m->sim->at_gate = NULL;
+    while (waiting) {
+        struct us_vcpu *next = waiting->next;
+
+        if (v->clock > waiting->clock)
+            us_sim_spend(waiting, US_PHASE_LOCK, v->clock - waiting->clock);
+        us_sim_ready(waiting);
+        waiting = next;
+    }
 }
 
 void us_gate_open(struct us_flight *f)
 {
+    struct us_machine *m = f->machine;
+
     if (!f->gate || us_thread()->flight != f)
         us_fatal("the gate was opened by another flight than the one that shut it");
-    atomic_store(&f->machine->gate, 0);
+    atomic_store(&m->gate, 0);
     count_out(f, 0);
     us_thread()->flight = f->outer;
+    if (us_running)
+        open_running(m, us_running);
 }
 
 void us_gate_after_fork_child(struct us_machine *m)
 {
     (void)m;
+}
+
+/* ---- what common code asks ---------------------------------------------------------------------
+ */
+
+struct us_thread *us_model_thread(void)
+{
+    return &us_running->thread;
+}
+
+uint64_t us_model_time(const struct us_machine *m)
+{
+    return us_running ? us_running->clock / 1000 : m->sim ? m->sim->shown_ns : 0;
+}
+
+void us_model_drop(struct us_machine *m)
+{
+    us_sim_destroy(m->sim);
+    m->sim = NULL;
 }

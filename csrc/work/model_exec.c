@@ -1,0 +1,1018 @@
+/* model_exec.c - runs an op program on a modelled machine, in virtual time.
+ *
+ * Every virtual CPU runs the loop `cpu_loop`: it takes a task from the scheduler and interprets its
+ * ops until the task waits, its turn is over, or an interrupt comes. Between two ops the CPU lets
+ * all others run that are earlier (sim.h). Of an op only the allocator's part is real; the rest is
+ * time and lines.
+ *
+ * A pass ends when every task has ended its program. A run with a duration is stopped between two
+ * ops of every CPU, first when the warm-up is over and then at its end.
+ *
+ * The policy's clock is virtual time, but for a trace that runs flat out: there it follows the
+ * time stamps. Whatever is due by it (ticks, purges, adaptation) is done by the CPU that notices,
+ * as an interrupt would.
+ */
+#ifdef US_MODEL
+#include "work/model_run.h"
+
+#include "work/channel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POLL_EVENTS = 200000 };
+#define MOST_VIRTUAL_PS (3600ull * 1000000000000ull) /* an hour a pass: something runs away */
+
+/* ---- errors ------------------------------------------------------------------------------------
+ */
+
+static bool fail_text(struct us_error *e, enum us_status status, const char *text)
+{
+    if (e) {
+        *e = (struct us_error){.status = status};
+        snprintf(e->text, sizeof(e->text), "%s", text);
+    }
+    return false;
+}
+
+static void stop_with(struct us_runner *r, enum us_status status, const char *text)
+{
+    if (!r->failed)
+        fail_text(&r->error, status, text);
+    r->failed = true;
+    r->stop = true;
+}
+
+/* Keeps the first failure. `what` NULL: the allocation failed. */
+void us_model_fail(struct us_model_task *t, enum us_status status, const char *what)
+{
+    struct us_runner *r = t->run;
+    struct us_error e = {.status = status};
+    char text[400];
+
+    if (!what)
+        what = us_inner_no_memory(&r->heap, t->at, &e);
+    snprintf(text, sizeof(text), "task %u, op %llu (%s): %.300s", t->index,
+             (unsigned long long)(t->at - t->ops), us_inner_name(t->at), what);
+    if (!r->failed) {
+        stop_with(r, status, text);
+        r->error.requested = e.requested;
+        r->error.limit = e.limit;
+    }
+}
+
+/* ---- accounts ----------------------------------------------------------------------------------
+ */
+
+static void raise_to(uint64_t *peak, uint64_t value)
+{
+    *peak = value > *peak ? value : *peak;
+}
+
+static void take_peak(struct us_runner *r)
+{
+    struct us_memory_account memory;
+    struct us_account now;
+
+    us_allocator_account(r->heap.allocator, &now, &memory);
+    raise_to(&r->peak.live, now.live);
+    raise_to(&r->peak.queued, now.queued);
+    raise_to(&r->peak.free_in_slabs, now.free_in_slabs);
+    raise_to(&r->peak.waste, now.waste);
+    raise_to(&r->peak.reserved, now.reserved);
+    raise_to(&r->peak.live_objects, now.live_objects);
+}
+
+static void take_row(struct us_runner *r, uint64_t ps)
+{
+    struct us_memory_account memory;
+    struct us_timeline_row *row;
+    struct us_account now;
+
+    if (r->nrows == r->row_room) {
+        uint64_t room = r->row_room ? 2 * r->row_room : 256;
+        struct us_timeline_row *more = realloc(r->row, room * sizeof(*more));
+
+        if (!more)
+            return;
+        r->row = more;
+        r->row_room = room;
+    }
+    us_allocator_account(r->heap.allocator, &now, &memory);
+    row = &r->row[r->nrows++];
+    *row = (struct us_timeline_row){
+        .ns = (ps - r->start) / 1000,
+        .live = now.live,
+        .queued = now.queued,
+        .free_in_slabs = now.free_in_slabs,
+        .reserved = now.reserved,
+        .metadata = memory.metadata,
+    };
+    for (struct us_cache *c = r->heap.allocator->caches; c; c = c->next)
+        row->slabs += (uint64_t)us_sum_of_nodes(c, c->nr_slabs);
+    for (unsigned i = 0; i < r->ntasks; i++)
+        row->marks += r->task[i].marks;
+}
+
+/* Looks at the accounts, free of charge, when no CPU is inside the allocator. */
+static void look(struct us_runner *r, struct us_vcpu *v)
+{
+    if (r->sim->flights > 0)
+        return;
+    us_running = NULL;
+    if (r->sampling && r->events >= r->next_sample) {
+        take_peak(r);
+        r->next_sample = r->events + 1 + r->events / 512;
+    }
+    if (r->options.timeline_ns && v->clock >= r->next_row) {
+        take_row(r, v->clock);
+        r->next_row = v->clock + r->options.timeline_ns * 1000;
+    }
+    us_running = v;
+}
+
+/* ---- what is due by the policy's clock ---------------------------------------------------------
+ */
+
+static uint64_t due_ps(const struct us_runner *r)
+{
+    uint64_t due = atomic_load_explicit(&r->heap.allocator->next_tick, memory_order_relaxed);
+    uint64_t ns = due - r->clock_base;
+
+    if (due == UINT64_MAX || due < r->clock_base || ns > US_FOREVER / 1000)
+        return due < r->clock_base ? 0 : US_FOREVER;
+    return ns * 1000;
+}
+
+static void run_due(struct us_runner *r, struct us_vcpu *v)
+{
+    enum us_phase before;
+
+    if (r->running_due)
+        return;
+    r->running_due = true;
+    r->interrupts++;
+    us_sim_spend(v, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
+    before = us_phase_set(US_PHASE_SLOW);
+    us_allocator_run_due(r->heap.allocator);
+    us_phase_set(before);
+    r->running_due = false;
+}
+
+static void tick_event(void *context, uint64_t now);
+
+static void set_tick(struct us_runner *r)
+{
+    uint64_t due = due_ps(r);
+
+    if (due != US_FOREVER && r->machine->virtual_clock)
+        (void)us_sim_at(r->sim, due > r->start ? due : r->start, tick_event, r, due);
+}
+
+/* The first CPU does it, between two ops or out of its sleep. */
+static void tick_event(void *context, uint64_t now)
+{
+    struct us_runner *r = context;
+
+    if (r->stop || (r->pending == 0 && r->sim->nheap == 0))
+        return;
+    r->cpu[0].tick = true;
+    us_sim_wake(r->sim, 0, now);
+}
+
+static void tick(struct us_runner *r, struct us_model_cpu *c)
+{
+    c->tick = false;
+    run_due(r, c->vcpu);
+    set_tick(r);
+}
+
+/* A trace that runs flat out shows the policy its time stamps. */
+static void show_clock(struct us_runner *r, struct us_vcpu *v, uint64_t ns)
+{
+    uint64_t step = ns - r->trace_ns;
+
+    if (ns <= r->trace_ns || r->running_due)
+        return;
+    r->trace_ns = ns;
+    if (r->clock_base + ns >= atomic_load(&r->heap.allocator->next_tick)) {
+        r->running_due = true;
+        us_allocator_advance(r->heap.allocator, step);
+        r->running_due = false;
+    } else {
+        us_clock_set(r->machine, r->clock_base + ns);
+    }
+    (void)v;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------
+ */
+
+/* How a task's turn on a CPU ended. */
+enum outcome { GOES_ON, WAITS, ENDED };
+
+static void touch(struct us_runner *r, struct us_vcpu *v, void *object, uint64_t bytes)
+{
+    enum us_phase before;
+
+    if (bytes == 0)
+        return;
+    r->events += (bytes - 1) / US_LINE;
+    before = us_phase_set(US_PHASE_TOUCH);
+    us_writes(object, bytes);
+    us_phase_set(before);
+    (void)v;
+}
+
+static void *get_object(struct us_model_task *t, const struct us_op *op)
+{
+    struct us_heap *h = &t->run->heap;
+    const struct us_heap_cache *c = &h->cache[op->cache];
+    void *object;
+
+    us_phase_set(US_PHASE_FAST);
+    object = us_heap_is_special(h, op) ? us_heap_alloc_special(h, op)
+                                       : us_heap_alloc(US_HEAP_ALLOCATOR, c, NULL);
+    us_phase_set(US_PHASE_WORK);
+    if (!object)
+        us_model_fail(t, US_ENOMEM, NULL);
+    return object;
+}
+
+static void put_object(struct us_runner *r, uint64_t word)
+{
+    us_phase_set(US_PHASE_FAST);
+    us_heap_free(US_HEAP_ALLOCATOR, &r->heap, word);
+    us_phase_set(US_PHASE_WORK);
+}
+
+static enum outcome alloc(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op,
+                          uint64_t *slot)
+{
+    void *object = get_object(t, op);
+
+    if (!object)
+        return ENDED;
+    *slot = us_word(object, op->cache);
+    touch(t->run, v, object, t->run->heap.cache[op->cache].touch);
+    return GOES_ON;
+}
+
+static enum outcome touch_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op,
+                             uint64_t word)
+{
+    uint64_t size = t->run->heap.cache[us_word_cache(word)].size;
+
+    if (op->arg > size) {
+        us_model_fail(t, US_EINVAL, "more bytes than the object has");
+        return ENDED;
+    }
+    touch(t->run, v, us_word_object(word), op->arg ? op->arg : size);
+    return GOES_ON;
+}
+
+static enum outcome shared_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
+{
+    struct us_runner *r = t->run;
+    uint64_t *slot = &r->shared[op->slot];
+    enum outcome outcome;
+
+    if (!us_model_shared(t, op->op != X_ALLOC_SHARED))
+        return WAITS;
+    if (op->op == X_TOUCH_SHARED)
+        return touch_op(t, v, op, *slot);
+    if (op->op == X_ALLOC_SHARED) {
+        uint64_t word;
+
+        outcome = alloc(t, v, op, &word);
+        if (outcome != GOES_ON)
+            return outcome;
+        *slot = word;
+    } else {
+        uint64_t word = *slot;
+
+        *slot = 0;
+        put_object(r, word);
+    }
+    us_model_shared_changed(r, op->slot, v);
+    return GOES_ON;
+}
+
+static enum outcome send(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
+{
+    uint64_t word = op->slot == US_NO_SLOT ? US_EMPTY_MESSAGE : t->slot[op->slot];
+
+    if (!t->served && !us_model_send(t, v, word)) {
+        if (op->slot != US_NO_SLOT)
+            t->slot[op->slot] = 0; /* the task holds it until there is room */
+        return WAITS;
+    }
+    if (!t->served && op->slot != US_NO_SLOT)
+        t->slot[op->slot] = 0;
+    return GOES_ON;
+}
+
+static enum outcome recv(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
+{
+    if (!t->served && !us_model_recv(t, v, &t->word))
+        return WAITS;
+    if (op->slot != US_NO_SLOT)
+        t->slot[op->slot] = t->word;
+    t->word = 0;
+    return GOES_ON;
+}
+
+static enum outcome clock_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
+{
+    struct us_runner *r = t->run;
+
+    if (r->options.pace > 0) {
+        uint64_t at = r->start + (uint64_t)((double)op->arg * (1000.0 / r->options.pace));
+
+        return t->served || us_model_until(t, v, at) ? GOES_ON : WAITS;
+    }
+    show_clock(r, v, op->arg);
+    return GOES_ON;
+}
+
+/* One op; `served`: it had to wait, and what it waited for has happened. */
+static enum outcome run_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
+{
+    struct us_runner *r = t->run;
+    uint64_t word;
+
+    switch (op->op) {
+    case US_OP_ALLOC:
+    case X_ALLOC_SPECIAL:
+        return alloc(t, v, op, &t->slot[op->slot]);
+    case US_OP_FREE:
+        word = t->slot[op->slot];
+        t->slot[op->slot] = 0;
+        put_object(r, word);
+        return GOES_ON;
+    case X_ALLOC_SHARED:
+    case X_FREE_SHARED:
+    case X_TOUCH_SHARED:
+        return shared_op(t, v, op);
+    case US_OP_TOUCH:
+        return touch_op(t, v, op, t->slot[op->slot]);
+    case US_OP_WORK:
+        us_sim_work(v, US_PHASE_WORK, op->arg * r->sim->cost.cycle);
+        return GOES_ON;
+    case US_OP_SEND:
+        return send(t, v, op);
+    case US_OP_RECV:
+        return recv(t, v, op);
+    case US_OP_BARRIER:
+        return t->served || us_model_barrier(t, v) ? GOES_ON : WAITS;
+    case US_OP_CLOCK:
+        return clock_op(t, v, op);
+    case US_OP_PROGRESS:
+        return t->served || us_model_progress(t, v) ? GOES_ON : WAITS;
+    case US_OP_SLEEP:
+        return t->served || us_model_until(t, v, v->clock + op->arg * 1000) ? GOES_ON : WAITS;
+    case US_OP_MARK:
+        t->marks++;
+        return GOES_ON;
+    default:
+        return ENDED; /* X_END */
+    }
+}
+
+/* ---- a task's turn -----------------------------------------------------------------------------
+ */
+
+static void end_task(struct us_model_task *t, struct us_vcpu *v)
+{
+    struct us_runner *r = t->run;
+
+    t->state = US_TASK_DONE;
+    t->end = v->clock;
+    us_model_task_done(t, v);
+    if (++r->ndone == r->ntasks)
+        r->stop = true;
+}
+
+static void between_ops(struct us_runner *r, struct us_model_cpu *c)
+{
+    struct us_vcpu *v = c->vcpu;
+
+    if (US_UNLIKELY(r->events >= r->next_poll)) {
+        r->next_poll = r->events + POLL_EVENTS;
+        if (v->clock - r->start > MOST_VIRTUAL_PS && !r->stop)
+            stop_with(r, US_EINVAL, "more than an hour of virtual time in one pass; shorten the "
+                                    "workload, or give a duration");
+        us_sim_leave(r->sim);
+    }
+    if (US_UNLIKELY(r->sampling || (r->options.timeline_ns && v->clock >= r->next_row)))
+        look(r, v);
+    us_sim_settle(v);
+    if (US_UNLIKELY(r->pause)) {
+        v->next = r->paused;
+        r->paused = v;
+        us_sim_wait(v);
+    }
+    if (US_UNLIKELY(c->tick))
+        tick(r, c);
+}
+
+/* Interprets until the task waits or ends, or others have to run. */
+static void run_task(struct us_runner *r, struct us_model_cpu *c, struct us_model_task *t)
+{
+    struct us_vcpu *v = c->vcpu;
+
+    t->state = US_TASK_RUNS;
+    while (!r->stop) {
+        const struct us_op *op = t->at;
+
+        if (op->op == US_OP_REPEAT) {
+            if (++t->loop[op->cache] < op->arg) {
+                t->at = op - op->slot;
+            } else {
+                t->loop[op->cache] = 0;
+                t->at = op + 1;
+            }
+            continue;
+        }
+        switch (run_op(t, v, op)) {
+        case WAITS:
+            return;
+        case ENDED:
+            if (!r->failed)
+                end_task(t, v);
+            return;
+        case GOES_ON:
+            break;
+        }
+        t->served = false;
+        t->at = op + 1;
+        r->events++;
+        between_ops(r, c);
+        if (US_UNLIKELY(c->interrupts.first != NULL) && !t->interrupt) {
+            us_sched_requeue(c, t, true);
+            return;
+        }
+        if (US_UNLIKELY(c->ready.first != NULL) && v->clock >= c->turn_ends && !t->interrupt) {
+            us_sched_requeue(c, t, false);
+            return;
+        }
+    }
+}
+
+/* What it costs to come to the task. */
+static void enter_task(struct us_runner *r, struct us_model_cpu *c, struct us_model_task *t)
+{
+    struct us_vcpu *v = c->vcpu;
+
+    if (t->ready_at > v->clock) {
+        us_sim_spend(v, US_PHASE_IDLE, t->ready_at - v->clock);
+        us_sim_settle(v);
+    }
+    if (t->interrupt) {
+        if (!c->in_interrupt) {
+            us_sim_spend(v, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
+            r->interrupts++;
+        }
+        c->in_interrupt = true;
+        return;
+    }
+    c->in_interrupt = false;
+    if (c->last != t) {
+        us_sim_spend(v, US_PHASE_SWITCH, c->last ? r->sim->cost.context_switch : 0);
+        r->switches += c->last != NULL;
+        c->last = t;
+        c->turn_ends = v->clock + US_TURN_PS;
+    } else if (v->clock >= c->turn_ends) {
+        c->turn_ends = v->clock + US_TURN_PS;
+    }
+}
+
+static void cpu_loop(void *context, unsigned cpu)
+{
+    struct us_runner *r = context;
+    struct us_model_cpu *c = &r->cpu[cpu];
+
+    for (;;) {
+        struct us_model_task *t;
+
+        if (c->tick && !r->stop)
+            tick(r, c);
+        t = r->stop || r->pause ? NULL : us_sched_next(r, c);
+        if (t) {
+            enter_task(r, c, t);
+            run_task(r, c, t);
+            continue;
+        }
+        c->in_interrupt = false;
+        if (r->pause && !r->stop) {
+            between_ops(r, c);
+            continue;
+        }
+        us_sched_set_idle(r, c, true);
+        us_sim_idle(c->vcpu);
+        us_sched_set_idle(r, c, false);
+    }
+}
+
+/* ---- passes ------------------------------------------------------------------------------------
+ */
+
+static bool polled(struct us_runner *r)
+{
+    return r->options.poll && r->options.poll(r->options.poll_context);
+}
+
+static void pause_event(void *context, uint64_t now)
+{
+    (void)now;
+    ((struct us_runner *)context)->pause = true;
+}
+
+/* Until nothing can go on, or until `limit`. */
+static void run_until(struct us_runner *r, uint64_t limit)
+{
+    struct us_vcpu *v;
+
+    r->sim->event_limit = limit;
+    if (limit != US_FOREVER)
+        (void)us_sim_at(r->sim, limit, pause_event, r, 0);
+    r->pause = false;
+    while ((v = r->paused)) {
+        r->paused = v->next;
+        us_sim_ready(v);
+    }
+    while (!us_sim_run(r->sim))
+        if (polled(r))
+            stop_with(r, US_EBUSY, "stopped");
+}
+
+static void begin_pass(struct us_runner *r)
+{
+    const bool flat = r->facts.span_ns && r->options.pace <= 0;
+
+    r->start = us_sim_align(r->sim);
+    us_sim_clear(r->sim);
+    r->sim->shown_ns = r->start / 1000;
+    r->events = r->switches = r->wakeups = r->interrupts = r->steals = 0;
+    r->next_poll = POLL_EVENTS;
+    r->next_sample = r->next_row = 0;
+    r->nrows = 0;
+    r->trace_ns = 0;
+    r->ndone = 0;
+    r->stop = r->pause = r->failed = r->running_due = false;
+    r->paused = NULL;
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        struct us_model_task *t = &r->task[i];
+
+        t->at = t->ops;
+        t->served = false;
+        t->marks = 0;
+        t->window = 0;
+        t->start = t->end = r->start;
+        memset(t->loop, 0, sizeof(*t->loop) * r->facts.nloops[i]);
+    }
+    us_model_reset_waits(r);
+    r->clock_base = us_now(r->machine);
+    if (!flat) {
+        r->clock_base -= r->start / 1000;
+        us_clock_set(r->machine, r->clock_base);
+        r->machine->virtual_clock = true;
+    }
+    us_sched_start(r);
+    set_tick(r);
+    r->dirty = true;
+    r->begun = true;
+}
+
+static void end_pass(struct us_runner *r)
+{
+    uint64_t now;
+
+    r->stop = true;
+    run_until(r, US_FOREVER);
+    us_sim_align(r->sim);
+    now = us_now(r->machine);
+    if (r->machine->virtual_clock)
+        now = r->clock_base + r->sim->vcpu[0].clock / 1000;
+    r->machine->virtual_clock = false;
+    us_clock_set(r->machine, now);
+    r->begun = false;
+}
+
+static void check_end(struct us_runner *r)
+{
+    char text[400];
+
+    if (r->stop || r->pause || r->ndone == r->ntasks)
+        return;
+    us_model_describe_deadlock(r, text, sizeof(text));
+    stop_with(r, US_EBUSY, text);
+}
+
+static uint64_t last_end(const struct us_runner *r)
+{
+    uint64_t end = r->start;
+
+    for (unsigned i = 0; i < r->ntasks; i++)
+        end = r->task[i].end > end ? r->task[i].end : end;
+    return end;
+}
+
+static enum us_status finish(struct us_runner *r, struct us_error *error)
+{
+    end_pass(r);
+    if (!r->failed)
+        return US_OK;
+    us_runner_clean(r);
+    r->failed = false;
+    if (error)
+        *error = r->error;
+    return r->error.status;
+}
+
+static bool may_run(struct us_runner *r, struct us_error *error)
+{
+    if (us_running)
+        return fail_text(error, US_EBUSY, "another modelled run is under way in this process");
+    if (!us_sim_start(r->sim, cpu_loop, r, error))
+        return false;
+    us_runner_clean(r);
+    return true;
+}
+
+enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *elapsed_ns,
+                                 struct us_error *error)
+{
+    uint64_t from;
+
+    if (!r->begun) {
+        if (!may_run(r, error))
+            return error ? error->status : US_EBUSY;
+        begin_pass(r);
+    }
+    us_sim_align(r->sim);
+    us_sim_clear(r->sim);
+    for (unsigned i = 0; i < r->ntasks; i++)
+        r->task[i].marks = 0;
+    r->nrows = 0;
+    r->events = r->switches = r->wakeups = r->interrupts = r->steals = 0;
+    r->next_poll = POLL_EVENTS;
+    r->next_sample = 0;
+    from = r->sim->vcpu[0].clock;
+    r->measured_from = from;
+    run_until(r, from + ns * 1000);
+    check_end(r);
+    r->measured_ns = (us_sim_align(r->sim) - from) / 1000;
+    if (r->ndone == r->ntasks)
+        r->measured_ns = (last_end(r) - from) / 1000;
+    if (elapsed_ns)
+        *elapsed_ns = r->measured_ns;
+    return r->failed ? finish(r, error) : US_OK;
+}
+
+static enum us_status one_pass(struct us_runner *r, uint64_t *ns, struct us_error *error)
+{
+    enum us_status status = US_OK;
+
+    if (r->options.duration_ns) {
+        if (r->options.warmup_ns)
+            status = us_runner_run_for(r, r->options.warmup_ns, NULL, error);
+        if (status == US_OK)
+            status = us_runner_run_for(r, r->options.duration_ns, ns, error);
+        return status == US_OK ? finish(r, error) : status;
+    }
+    if (!may_run(r, error))
+        return US_EBUSY;
+    begin_pass(r);
+    r->measured_from = r->start;
+    run_until(r, US_FOREVER);
+    check_end(r);
+    *ns = r->measured_ns = (last_end(r) - r->start + 500) / 1000;
+    return finish(r, error);
+}
+
+enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
+                                struct us_error *error)
+{
+    enum us_status status;
+
+    if (n != 1 && r->options.duration_ns) {
+        fail_text(error, US_EINVAL, "a run with a duration is one pass");
+        return US_EINVAL;
+    }
+    if (r->begun)
+        end_pass(r);
+    for (unsigned i = 0; i < n; i++) {
+        us_runner_clean(r);
+        status = one_pass(r, &ns[i], error);
+        if (status != US_OK)
+            return status;
+        if (polled(r))
+            return US_EBUSY;
+    }
+    return US_OK;
+}
+
+enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, struct us_error *error)
+{
+    enum us_status status;
+    uint64_t ns;
+
+    memset(&r->peak, 0, sizeof(r->peak));
+    r->sampling = true;
+    status = us_runner_passes(r, 1, &ns, error);
+    r->sampling = false;
+    if (status != US_OK)
+        return status;
+    take_peak(r);
+    *peak = r->peak;
+    return US_OK;
+}
+
+/* ---- what is live ------------------------------------------------------------------------------
+ */
+
+static void on_cpu_of(struct us_runner *r, const struct us_model_task *t)
+{
+    (void)us_machine_on_cpu(r->machine, (int)t->home, NULL);
+}
+
+void us_runner_clean(struct us_runner *r)
+{
+    if (r->begun)
+        end_pass(r);
+    if (!r->dirty)
+        return;
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        struct us_model_task *t = &r->task[i];
+
+        on_cpu_of(r, t);
+        for (uint32_t s = 0; s < r->facts.nslots[i]; s++) {
+            us_inner_free(&r->heap, t->slot[s]);
+            t->slot[s] = 0;
+        }
+        if (t->state == US_TASK_WAITS && t->at->op == US_OP_SEND && !t->served)
+            us_inner_free(&r->heap, t->word);
+        else if (t->at && t->at->op == US_OP_RECV && t->served)
+            us_inner_free(&r->heap, t->word);
+        t->word = 0;
+        t->served = false;
+        t->state = US_TASK_DONE;
+    }
+    for (uint32_t s = 0; s < r->facts.nshared; s++) {
+        on_cpu_of(r, &r->task[s % r->ntasks]);
+        us_inner_free(&r->heap, r->shared[s]);
+        r->shared[s] = 0;
+    }
+    for (unsigned i = 0; i < r->nchannels; i++) {
+        struct us_model_channel *c = &r->channel[i];
+
+        for (; c->n > 0; c->n--, c->head = (c->head + 1) % c->capacity)
+            us_inner_free(&r->heap, c->message[c->head].word);
+    }
+    (void)us_machine_on_cpu(r->machine, -1, NULL);
+    r->dirty = false;
+}
+
+void us_runner_forget(struct us_runner *r)
+{
+    r->dirty = r->begun = false;
+}
+
+static void count_word(const struct us_runner *r, uint64_t word, uint64_t *objects, uint64_t *bytes)
+{
+    if (word == 0 || word == US_EMPTY_MESSAGE)
+        return;
+    *bytes += r->heap.cache[us_word_cache(word)].size;
+    ++*objects;
+}
+
+uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
+{
+    uint64_t bytes = 0;
+
+    *objects = 0;
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        for (uint32_t s = 0; s < r->facts.nslots[i]; s++)
+            count_word(r, r->task[i].slot[s], objects, &bytes);
+        count_word(r, r->task[i].word, objects, &bytes);
+    }
+    for (uint32_t s = 0; s < r->facts.nshared; s++)
+        count_word(r, r->shared[s], objects, &bytes);
+    for (unsigned i = 0; i < r->nchannels; i++)
+        for (uint32_t k = 0; k < r->channel[i].n; k++)
+            count_word(r,
+                       r->channel[i].message[(r->channel[i].head + k) % r->channel[i].capacity].word,
+                       objects, &bytes);
+    return bytes;
+}
+
+/* ---- results -----------------------------------------------------------------------------------
+ */
+
+void us_runner_set_poll_context(struct us_runner *r, void *context)
+{
+    r->options.poll_context = context;
+}
+
+unsigned us_runner_ntasks(const struct us_runner *r)
+{
+    return r->ntasks;
+}
+
+uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task)
+{
+    return (r->task[task].end - r->start) / 1000;
+}
+
+uint64_t us_runner_marks(const struct us_runner *r, unsigned task)
+{
+    return r->task[task].marks;
+}
+
+uint64_t us_runner_elapsed_ns(const struct us_runner *r)
+{
+    return r->measured_ns;
+}
+
+const struct us_program_facts *us_runner_facts(const struct us_runner *r)
+{
+    return &r->facts;
+}
+
+const struct us_timeline_row *us_runner_timeline(const struct us_runner *r, uint64_t *nrows)
+{
+    *nrows = r->nrows;
+    return r->row;
+}
+
+void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *context)
+{
+    static const char *const phases[] = {
+#define US_ROW(id, name, help) "time." name,
+        US_PHASES(US_ROW)
+#undef US_ROW
+    };
+    static const char *const kinds[] = {
+#define US_ROW(name) #name,
+        US_LINE_KINDS(US_ROW)
+#undef US_ROW
+    };
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {
+        {"op.events", r->events},         {"op.switches", r->switches},
+        {"op.wakeups", r->wakeups},       {"op.interrupts", r->interrupts},
+        {"op.steals", r->steals},         {"op.comparisons", r->sim->comparisons},
+    };
+    char name[64];
+
+#define SUM(field)                                                   \
+    ({                                                               \
+        uint64_t sum = 0;                                            \
+        for (unsigned cpu = 0; cpu < r->machine->ncpus; cpu++)       \
+            sum += r->sim->vcpu[cpu].field;                          \
+        sum;                                                         \
+    })
+    for (unsigned i = 0; i < US_NPHASES; i++)
+        tell(context, phases[i], SUM(time[i]));
+    for (unsigned i = 0; i < US_LOCK_NCLASSES; i++) {
+        snprintf(name, sizeof(name), "lock.%s", us_lock_class_name((enum us_lock_class)i));
+        tell(context, name, SUM(lock_ps[i]));
+        snprintf(name, sizeof(name), "lock_count.%s", us_lock_class_name((enum us_lock_class)i));
+        tell(context, name, SUM(lock_count[i]));
+    }
+    for (unsigned i = 0; i < US_LINE_NKINDS; i++) {
+        snprintf(name, sizeof(name), "lines.%s", kinds[i]);
+        tell(context, name, SUM(line_ps[i]));
+        snprintf(name, sizeof(name), "lines_count.%s", kinds[i]);
+        tell(context, name, SUM(line_count[i]));
+    }
+#undef SUM
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        tell(context, counts[i].name, counts[i].value);
+}
+
+/* ---- making a runner ---------------------------------------------------------------------------
+ */
+
+static bool make_task(struct us_runner *r, unsigned index, const struct us_program *p)
+{
+    const struct us_program_task *from = &p->task[index];
+    struct us_model_task *t = &r->task[index];
+
+    t->run = r;
+    t->index = index;
+    t->ncpus = from->ncpus;
+    t->interrupt = from->flags & US_TASK_INTERRUPT;
+    t->state = US_TASK_DONE;
+    t->slot = calloc(r->facts.nslots[index] + 1u, sizeof(*t->slot));
+    t->loop = calloc(r->facts.nloops[index] + 1u, sizeof(*t->loop));
+    t->cpu = calloc(from->ncpus + 1u, sizeof(*t->cpu));
+    t->ops = us_inner_ops(&r->heap, from);
+    if (!t->slot || !t->loop || !t->cpu || !t->ops)
+        return false;
+    for (unsigned i = 0; i < from->ncpus; i++)
+        t->cpu[i] = from->cpu[i] % r->machine->ncpus;
+    if (from->ncpus)
+        t->home = t->cpu[0];
+    return true;
+}
+
+/* Windows that the PROGRESS ops of a trace fall into. */
+static void count_windows(struct us_runner *r)
+{
+    uint64_t window = r->options.window ? r->options.window : 1, most = 0;
+
+    for (unsigned i = 0; i < r->ntasks; i++)
+        for (const struct us_op *op = r->task[i].ops; op->op != X_END; op++)
+            if (op->op == US_OP_PROGRESS && op->arg / window + 1 > most)
+                most = op->arg / window + 1;
+    r->nwindows = most;
+}
+
+static bool make_parts(struct us_runner *r, const struct us_program *p, struct us_error *error)
+{
+    r->task = calloc(p->ntasks, sizeof(*r->task));
+    r->channel = calloc(p->nchannels + 1u, sizeof(*r->channel));
+    r->shared = calloc(r->facts.nshared + 1u, sizeof(*r->shared));
+    r->shared_waiters = calloc(r->facts.nshared + 1u, sizeof(*r->shared_waiters));
+    if (!r->task || !r->channel || !r->shared || !r->shared_waiters)
+        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
+    for (; r->nchannels < p->nchannels; r->nchannels++) {
+        struct us_model_channel *c = &r->channel[r->nchannels];
+
+        c->run = r;
+        c->capacity = p->channel[r->nchannels];
+        c->message = calloc(c->capacity, sizeof(*c->message));
+        if (!c->message)
+            return fail_text(error, US_ENOMEM, "no memory for the channels of a workload");
+    }
+    for (; r->ntasks < p->ntasks; r->ntasks++)
+        if (!make_task(r, r->ntasks, p)) {
+            r->ntasks++;
+            return fail_text(error, US_ENOMEM, "no memory for the programs of a workload");
+        }
+    count_windows(r);
+    r->in_window = calloc(r->nwindows + 1, sizeof(*r->in_window));
+    if (!r->in_window || !us_sched_create(r))
+        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
+    return true;
+}
+
+struct us_runner *us_runner_create(const struct us_program *p, const struct us_run_options *o,
+                                   struct us_error *error)
+{
+    struct us_runner *r;
+    struct us_program_facts facts;
+
+    if (o->heap != US_HEAP_ALLOCATOR) {
+        fail_text(error, US_EINVAL, "a modelled machine has allocators only");
+        return NULL;
+    }
+    if (us_program_check(p, &facts, error) != US_OK)
+        return NULL;
+    r = calloc(1, sizeof(*r));
+    if (!r) {
+        us_program_facts_release(&facts);
+        fail_text(error, US_ENOMEM, "no memory for a run");
+        return NULL;
+    }
+    r->options = *o;
+    r->facts = facts;
+    r->machine = o->allocator->machine;
+    r->sim = r->machine->sim;
+    if (us_heap_init(&r->heap, p, o, error) && make_parts(r, p, error))
+        return r;
+    us_runner_destroy(r);
+    return NULL;
+}
+
+void us_runner_destroy(struct us_runner *r)
+{
+    if (!r)
+        return;
+    us_runner_clean(r);
+    for (unsigned i = 0; i < r->ntasks; i++) {
+        free(r->task[i].ops);
+        free(r->task[i].slot);
+        free(r->task[i].loop);
+        free(r->task[i].cpu);
+    }
+    for (unsigned i = 0; i < r->nchannels; i++)
+        free(r->channel[i].message);
+    us_sched_destroy(r);
+    free(r->task);
+    free(r->channel);
+    free(r->shared);
+    free(r->shared_waiters);
+    free(r->in_window);
+    free(r->row);
+    us_heap_release(&r->heap);
+    us_program_facts_release(&r->facts);
+    free(r);
+}
+#endif

@@ -191,7 +191,8 @@ static bool open_memory(struct us_allocator *a, const struct us_allocator_option
     };
 
     a->machine = us_machine_create(o->topology, o->page_size, o->seed, e);
-    if (!a->machine)
+    if (!a->machine ||
+        !us_machine_model(a->machine, o->model_costs, o->model_caches, o->model_smt, e))
         return false;
     us_lock_init(&a->config, US_LOCK_CONFIG);
     a->memory = us_memory_create(a->machine, &memory, e);

@@ -102,6 +102,10 @@ struct us_allocator_options {
     bool debug_f;
     bool merge; /* a cache like an old one becomes another name of that, as SLUB does it */
     uint64_t seed;
+    /* Modelled machines that run workloads: what time things take there (tables of
+     * machine/model/costs.h, in their order), and threads of a core. NULL: scripted only. */
+    const uint64_t *model_costs, *model_caches;
+    unsigned model_smt;
 };
 
 void us_allocator_options_init(struct us_allocator_options *options);

@@ -50,9 +50,9 @@ US_INLINE void us_rank_drop(enum us_lock_class klass)
 _Noreturn void us_fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #ifdef US_MODEL
-struct us_thread *us_model_thread(void);              /* of the virtual CPU that runs */
-uint64_t us_model_time(const struct us_machine *m);   /* ns of its clock */
-void us_model_drop(struct us_machine *m);             /* what models it */
+struct us_thread *us_model_thread(void);            /* of the virtual CPU that runs */
+uint64_t us_model_time(const struct us_machine *m); /* ns of its clock */
+void us_model_drop(struct us_machine *m);           /* what models it */
 #endif
 
 /* topology.c: fills nodes and domains of a machine whose ncpus is set, from a checked description;

@@ -119,6 +119,10 @@ struct us_machine {
 struct us_machine *us_machine_create(const struct us_topology *topology, unsigned page_size,
                                      uint64_t seed, struct us_error *error);
 void us_machine_destroy(struct us_machine *machine);
+/* Model: gives a new machine virtual time, in which workloads can run; NULL = it stays scripted.
+ * Native: nothing. */
+bool us_machine_model(struct us_machine *machine, const uint64_t *costs, const uint64_t *caches,
+                      unsigned smt, struct us_error *error);
 
 /* The CPU of the caller, 0..ncpus-1, at this moment. */
 unsigned us_cpu_now(const struct us_machine *machine);

@@ -272,6 +272,12 @@ static bool init_nodes(struct us_memory *mem, struct us_error *error)
         return false;
     }
     memset(mem->node, 0, nnodes * sizeof *mem->node);
+    if (!us_maps(mem->machine, us_page_address(&mem->range, 0), mem->range.length,
+                 mem->range.node_shift)) {
+        us_memory_error(error, US_EINVAL, "an address range of %llu bytes is too long to model",
+                        (unsigned long long)mem->range.length);
+        return false;
+    }
     for (unsigned n = 0; n < nnodes; n++)
         init_node(mem, n, managed, mem->words + n * node_words(managed));
     return true;

@@ -331,6 +331,7 @@ bool us_meta_init(struct us_memory *mem, struct us_error *error)
         char *base = us_os_reserve((size_t)bytes, false, false);
         if (base) {
             m->reserved = (size_t)bytes;
+            (void)us_maps(mem->machine, base, (size_t)bytes, 0);
             us_span_init(&m->span, base, shift, npages,
                          (uint64_t *)(m->chunk + (npages >> m->chunk_order)));
             return true;

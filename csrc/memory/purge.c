@@ -33,6 +33,7 @@ void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error)
                         array->total);
         return NULL;
     }
+    (void)us_maps(mem->machine, array->base, array->total, 0);
     /* Purgers may run by now: the array is theirs when it is complete. */
     atomic_store_explicit(&mem->narrays, n + 1, memory_order_release);
     return array->base;

@@ -1,5 +1,8 @@
 /* py_allocator.c - an allocator: how it is made and closed, and its attributes. */
 #include "python/py_unislab.h"
+#ifdef US_MODEL
+#include "machine/model/costs.h"
+#endif
 
 #include <structmember.h>
 
@@ -96,20 +99,67 @@ static bool create_core(Allocator *self, struct us_allocator_options *options, P
     return set_defaults(self, defaults);
 }
 
+#ifdef US_MODEL
+/* One number of a dict, by its row's name. */
+static bool model_number(PyObject *dict, const char *what, const char *name, uint64_t *out)
+{
+    PyObject *number = PyDict_GetItemString(dict, name);
+
+    if (!number) {
+        PyErr_Format(PyExc_KeyError, "%s of a machine: no %s", what, name);
+        return false;
+    }
+    *out = PyLong_AsUnsignedLongLong(number);
+    return !PyErr_Occurred();
+}
+
+/* (costs, caches, smt) as unislab.Machine gives them, or None. */
+static bool parse_model(PyObject *model, struct us_costs *costs, struct us_cache_sizes *caches,
+                        struct us_allocator_options *options)
+{
+    PyObject *cost, *cache;
+
+    if (model == Py_None)
+        return true;
+    if (!PyArg_ParseTuple(model, "O!O!I;model: (costs, caches, smt)", &PyDict_Type, &cost,
+                          &PyDict_Type, &cache, &options->model_smt))
+        return false;
+#define US_ROW(name, help) &&model_number(cost, "costs", #name, &costs->name)
+    if (!(true US_COSTS(US_ROW)))
+        return false;
+#undef US_ROW
+#define US_ROW(name, help) &&model_number(cache, "caches", #name, &caches->name)
+    if (!(true US_CACHE_SIZES(US_ROW)))
+        return false;
+#undef US_ROW
+    options->model_costs = (const uint64_t *)costs;
+    options->model_caches = (const uint64_t *)caches;
+    return true;
+}
+#endif
+
 static PyObject *allocator_create(PyObject *type_object, PyObject *args)
 {
     PyTypeObject *type = (PyTypeObject *)type_object;
     struct us_allocator_options options;
     struct us_topology topology = {0};
-    PyObject *machine, *cpu_node, *cpu_domain, *defaults;
+    PyObject *machine, *cpu_node, *cpu_domain, *defaults, *model = Py_None;
     unsigned long long memory, range, delay, seed;
     unsigned ndomain;
     int debug, merge;
+#ifdef US_MODEL
+    struct us_cache_sizes caches;
+    struct us_costs costs;
+#endif
     us_allocator_options_init(&options);
-    if (!PyArg_ParseTuple(args, "sOOOKKKIpKpO!:_create", &options.policy, &machine, &cpu_node,
+    if (!PyArg_ParseTuple(args, "sOOOKKKIpKpO!|O:_create", &options.policy, &machine, &cpu_node,
                           &cpu_domain, &memory, &range, &delay, &options.page_size, &debug, &seed,
-                          &merge, &PyList_Type, &defaults))
+                          &merge, &PyList_Type, &defaults, &model))
         return NULL;
+#ifdef US_MODEL
+    if (!parse_model(model, &costs, &caches, &options))
+        return NULL;
+#endif
     if ((cpu_node != Py_None && !PyTuple_Check(cpu_node)) ||
         (cpu_domain != Py_None && !PyTuple_Check(cpu_domain))) {
         PyErr_SetString(PyExc_TypeError, "a topology is two tuples of numbers");

@@ -177,18 +177,18 @@ static bool create(runner_object *self, PyObject *program[3], struct us_run_opti
 
 static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"caches",    "channels",    "tasks", "allocator", "handles",
-                            "heap",      "touch",       "pace",  "window",    "seed",
-                            "warmup_ns", "duration_ns", NULL};
+    static char *names[] = {"caches",    "channels",    "tasks",       "allocator", "handles",
+                            "heap",      "touch",       "pace",        "window",    "seed",
+                            "warmup_ns", "duration_ns", "timeline_ns", NULL};
     PyObject *program[3], *allocator = Py_None, *handles = NULL;
     const char *heap = "allocator", *touch = "first";
     struct us_run_options o = {0};
-    unsigned long long window = 1000, seed = 0, warmup = 0, duration = 0;
+    unsigned long long window = 1000, seed = 0, warmup = 0, duration = 0, timeline = 0;
     runner_object *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOssdKKKK:Runner", names, &program[0],
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOssdKKKKK:Runner", names, &program[0],
                                      &program[1], &program[2], &allocator, &handles, &heap, &touch,
-                                     &o.pace, &window, &seed, &warmup, &duration))
+                                     &o.pace, &window, &seed, &warmup, &duration, &timeline))
         return NULL;
     if (!parse_choices(heap, touch, &o))
         return NULL;
@@ -196,6 +196,7 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     o.seed = seed;
     o.warmup_ns = warmup;
     o.duration_ns = duration;
+    o.timeline_ns = timeline;
     self = (runner_object *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
@@ -424,7 +425,86 @@ static PyObject *runner_elapsed(PyObject *op, PyObject *Py_UNUSED(ignored))
     return PyFloat_FromDouble((double)us_runner_elapsed_ns(self->runner) * 1e-9);
 }
 
+#ifdef US_MODEL
+static PyObject *runner_run_for(PyObject *op, PyObject *number)
+{
+    runner_object *self = (runner_object *)op;
+    uint64_t ns = PyLong_AsUnsignedLongLong(number), elapsed = 0;
+    struct us_error error = {0};
+    enum us_status status;
+    struct pinned p;
+
+    if (PyErr_Occurred() || !is_open(self) || !pin(self, &p))
+        return NULL;
+    us_runner_set_poll_context(self->runner, &p);
+    status = us_runner_run_for(self->runner, ns, &elapsed, &error);
+    if (status != US_OK && !PyErr_Occurred())
+        us_py_raise(self->state, &error, NULL);
+    unpin(self, &p);
+    return status == US_OK ? PyFloat_FromDouble((double)elapsed * 1e-9) : NULL;
+}
+
+static void tell(void *context, const char *name, uint64_t value)
+{
+    PyObject *number = context ? PyLong_FromUnsignedLongLong(value) : NULL;
+
+    if (number)
+        (void)PyDict_SetItemString(context, name, number);
+    Py_XDECREF(number);
+}
+
+static PyObject *runner_explain(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    runner_object *self = (runner_object *)op;
+    PyObject *dict;
+
+    if (!is_open(self) || !(dict = PyDict_New()))
+        return NULL;
+    us_runner_explain(self->runner, tell, dict);
+    if (PyErr_Occurred())
+        Py_CLEAR(dict);
+    return dict;
+}
+
+static PyObject *runner_timeline(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    runner_object *self = (runner_object *)op;
+    const struct us_timeline_row *row;
+    PyObject *list;
+    uint64_t n;
+
+    if (!is_open(self))
+        return NULL;
+    row = us_runner_timeline(self->runner, &n);
+    list = PyList_New((Py_ssize_t)n);
+    for (uint64_t i = 0; list && i < n; i++) {
+        PyObject *tuple =
+            Py_BuildValue("KKKKKKKK", row[i].ns, row[i].live, row[i].queued, row[i].free_in_slabs,
+                          row[i].reserved, row[i].metadata, row[i].slabs, row[i].marks);
+
+        if (!tuple)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, tuple);
+    }
+    return list;
+}
+#endif
+
 static PyMethodDef runner_methods[] = {
+#ifdef US_MODEL
+    {"run_for", runner_run_for, METH_O,
+     PyDoc_STR("run_for($self, ns, /)\n--\n\n"
+               "Begin a pass, or go on with it, for so much virtual time; return its seconds.\n"
+               "CPUs stop between two operations. What is counted starts anew; clean() ends it.")},
+    {"explain", runner_explain, METH_NOARGS,
+     PyDoc_STR("explain($self, /)\n--\n\n"
+               "Where the time of the measured part went: picoseconds and counts, over all CPUs.")},
+    {"timeline", runner_timeline, METH_NOARGS,
+     PyDoc_STR("timeline($self, /)\n--\n\n"
+               "Rows of (ns, live, queued, free_in_slabs, reserved, metadata, slabs, marks).")},
+#endif
+
     {"passes", runner_passes, METH_O,
      PyDoc_STR("passes($self, n, /)\n--\n\n"
                "Run n passes, freeing between them what stays live; return the seconds of each.\n"
@@ -452,7 +532,7 @@ static PyType_Slot runner_slots[] = {
     {Py_tp_doc,
      (void *)PyDoc_STR("Runner(caches, channels, tasks, *, allocator=None, handles=(), "
                        "heap='allocator', touch='first', pace=0.0, window=1000, seed=0, "
-                       "warmup_ns=0, duration_ns=0)\n--\n\n"
+                       "warmup_ns=0, duration_ns=0, timeline_ns=0)\n--\n\n"
                        "An op program on its own threads; see unislab.run for the usual way.")},
     {Py_tp_new, runner_new},
     {Py_tp_dealloc, runner_dealloc},

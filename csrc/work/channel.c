@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#ifndef US_MODEL
 #include "work/channel.h"
 
 #include <linux/futex.h>
@@ -147,3 +148,4 @@ void us_event_cancel(struct us_event *e)
 {
     atomic_fetch_sub(&e->sleepers, 1);
 }
+#endif

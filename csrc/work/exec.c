@@ -1,4 +1,4 @@
-/* exec.c - runners: threads, passes, clean-up, errors.
+/* exec.c - native runners: threads, passes, clean-up, errors.
  *
  * The thread that asks for passes gives a command under the mutex and sleeps until all tasks have
  * answered; it wakes every POLL_NS to ask its embedder whether to go on, and to look for deadlocks.
@@ -8,6 +8,7 @@
  * task frees what its own slots hold and its share of the shared slots.
  */
 #define _GNU_SOURCE
+#ifndef US_MODEL
 #include "work/interpret.h"
 
 #include <errno.h>
@@ -38,31 +39,6 @@ uint64_t us_task_at(const struct us_task *t, const struct us_op *op)
 /* ---- errors of a pass
  * ---------------------------------------------------------------------------- */
 
-static const char *op_name(const struct us_op *op)
-{
-    switch (op->op) {
-    case X_ALLOC_SPECIAL:
-    case X_ALLOC_SHARED:
-        return "ALLOC";
-    case X_FREE_SHARED:
-        return "FREE";
-    case X_TOUCH_SHARED:
-        return "TOUCH";
-    default:
-        return us_op_name(op->op);
-    }
-}
-
-static const char *why_no_memory(struct us_runner *r, const struct us_op *op, struct us_error *e)
-{
-    struct us_heap_cache *c = &r->heap.cache[op->cache];
-
-    if (r->heap.kind != US_HEAP_ALLOCATOR)
-        return "malloc returned NULL";
-    us_cache_explain_failure(c->cache ? c->cache : r->heap.allocator->large, c->size, e);
-    return e->text;
-}
-
 /* Keeps the first failure and stops the pass. `what` NULL: the allocation failed. */
 void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status status,
                   const char *what)
@@ -71,12 +47,12 @@ void us_task_fail(struct us_task *t, const struct us_op *op, enum us_status stat
     struct us_error e = {.status = status};
 
     if (!what)
-        what = why_no_memory(r, op, &e);
+        what = us_inner_no_memory(&r->heap, op, &e);
     pthread_mutex_lock(&r->mutex);
     if (!r->failed) {
         r->error = (struct us_error){.status = status, .requested = e.requested, .limit = e.limit};
         snprintf(r->error.text, sizeof(r->error.text), "task %u, op %llu (%s): %.300s", t->index,
-                 (unsigned long long)us_task_at(t, op), op_name(op), what);
+                 (unsigned long long)us_task_at(t, op), us_inner_name(op), what);
         r->failed = true;
     }
     pthread_mutex_unlock(&r->mutex);
@@ -133,12 +109,6 @@ static void run_program(struct us_task *t)
     atomic_fetch_add(&t->waits, 1);
 }
 
-static void free_word(struct us_runner *r, uint64_t word)
-{
-    if (word != 0 && word != US_EMPTY_MESSAGE)
-        us_heap_free(r->heap.kind, &r->heap, word);
-}
-
 /* Frees what the task's slots hold and its share of what belongs to all. */
 static void clean_task(struct us_task *t)
 {
@@ -146,14 +116,14 @@ static void clean_task(struct us_task *t)
     uint64_t word;
 
     for (uint32_t i = 0; i < t->nslots; i++) {
-        free_word(r, t->slot[i]);
+        us_inner_free(&r->heap, t->slot[i]);
         t->slot[i] = 0;
     }
     for (uint32_t i = t->index; i < r->facts.nshared; i += r->ntasks)
-        free_word(r, atomic_exchange_explicit(&r->shared[i], 0, memory_order_relaxed));
+        us_inner_free(&r->heap, atomic_exchange_explicit(&r->shared[i], 0, memory_order_relaxed));
     for (unsigned i = t->index; i < r->nchannels; i += r->ntasks)
         while (us_channel_take(&r->channel[i], &word))
-            free_word(r, word);
+            us_inner_free(&r->heap, word);
 }
 
 /* Passes follow one another without the thread that asked for them: waking it costs more than many
@@ -174,10 +144,6 @@ static void run_passes(struct us_task *t)
 
 static void obey(struct us_task *t, enum us_command command)
 {
-#ifdef US_MODEL
-    if (t->ncpus)
-        us_machine_on_cpu(t->runner->heap.allocator->machine, (int)t->cpu[0], NULL);
-#endif
     if (command == US_COMMAND_PASS)
         run_passes(t);
     else if (command == US_COMMAND_CLEAN)
@@ -420,10 +386,8 @@ static void release_clock(struct us_runner *r)
     m = r->heap.allocator->machine;
     if (!atomic_load(&m->clock_manual))
         return;
-#ifndef US_MODEL
     atomic_store(&m->clock_offset, atomic_load(&m->clock_offset) - us_clock_real());
     atomic_store(&m->clock_manual, 0);
-#endif
 }
 
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
@@ -508,35 +472,6 @@ uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
 /* ---- making a runner
  * ------------------------------------------------------------------------------- */
 
-static uint8_t inner_code(const struct us_heap *h, const struct us_op *op)
-{
-    bool shared = op->flags & US_OPF_SHARED;
-
-    if (op->op == US_OP_ALLOC)
-        return shared ? X_ALLOC_SHARED : us_heap_is_special(h, op) ? X_ALLOC_SPECIAL : US_OP_ALLOC;
-    if (shared && op->op == US_OP_FREE)
-        return X_FREE_SHARED;
-    return shared && op->op == US_OP_TOUCH ? X_TOUCH_SHARED : op->op;
-}
-
-static bool copy_ops(struct us_task *t, const struct us_program_task *from)
-{
-    uint16_t loops = 0;
-
-    t->nops = from->nops;
-    t->ops = malloc((from->nops + 1) * sizeof(*t->ops));
-    if (!t->ops)
-        return false;
-    for (size_t i = 0; i < from->nops; i++) {
-        t->ops[i] = from->op[i];
-        t->ops[i].op = inner_code(&t->runner->heap, &from->op[i]);
-        if (from->op[i].op == US_OP_REPEAT)
-            t->ops[i].cache = loops++; /* its counter */
-    }
-    t->ops[from->nops] = (struct us_op){.op = X_END};
-    return true;
-}
-
 static bool make_task(struct us_runner *r, unsigned index, const struct us_program *p)
 {
     const struct us_program_task *from = &p->task[index];
@@ -559,7 +494,9 @@ static bool make_task(struct us_runner *r, unsigned index, const struct us_progr
         return false;
     if (from->ncpus)
         memcpy(t->cpu, from->cpu, from->ncpus * sizeof(*t->cpu));
-    return copy_ops(t, from);
+    t->nops = from->nops;
+    t->ops = us_inner_ops(&r->heap, from);
+    return t->ops != NULL;
 }
 
 static bool start_thread(struct us_task *t, struct us_error *error)
@@ -576,10 +513,8 @@ static bool start_thread(struct us_task *t, struct us_error *error)
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(
         &attributes, STACK_BYTES > PTHREAD_STACK_MIN ? STACK_BYTES : (size_t)PTHREAD_STACK_MIN);
-#ifndef US_MODEL
     if (t->ncpus)
         pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
-#endif
     failed = pthread_create(&t->thread, &attributes, task_thread, t);
     pthread_attr_destroy(&attributes);
     t->started = !failed;
@@ -658,16 +593,6 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
         free(r);
         return NULL;
     }
-#ifdef US_MODEL
-    if (p->ntasks > 1) {
-        us_program_facts_release(&facts);
-        free(r);
-        fail_text(error, US_ENOSYS,
-                  "a modelled machine runs workloads of one task so far, and this one has more; "
-                  "run it on this machine (machine=None)");
-        return NULL;
-    }
-#endif
     memset(r, 0, sizeof(*r));
     r->options = *o;
     r->facts = facts;
@@ -712,3 +637,4 @@ void us_runner_destroy(struct us_runner *r)
     }
     free(r);
 }
+#endif

@@ -9,7 +9,7 @@
  * warm-up; programs are to be long enough for it. Only the MARKs of the time between are counted.
  *
  * No CPython here: who waits for a pass is asked every few milliseconds, through `poll`, whether to
- * go on. The model build runs programs of one task, on the CPU that the task names.
+ * go on. The model build (model_exec.c) has virtual CPUs instead of threads, and virtual time.
  */
 #ifndef US_WORK_EXEC_H
 #define US_WORK_EXEC_H
@@ -37,6 +37,7 @@ struct us_run_options {
     uint64_t window;                /* events that one task may run ahead of another (PROGRESS) */
     uint64_t seed;                  /* modelled: what is drawn */
     uint64_t warmup_ns, duration_ns; /* duration 0: passes run to the end of their programs */
+    uint64_t timeline_ns;            /* modelled: accounts are taken so often; 0 = never */
     bool (*poll)(void *context);     /* true: stop; called by the thread that waits for a pass */
     void *poll_context;
 };
@@ -69,6 +70,24 @@ uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task);
  * Less than the duration when the programs ended before. */
 uint64_t us_runner_marks(const struct us_runner *r, unsigned task);
 uint64_t us_runner_elapsed_ns(const struct us_runner *r);
+
+/* ---- modelled machines only ---- */
+
+/* Begins a pass, or goes on with it, for so much virtual time; CPUs stop between two ops. Counters
+ * may be read then; us_runner_clean ends it. What is counted starts anew. */
+enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *elapsed_ns,
+                                 struct us_error *error);
+/* Where the time of the measured part went: ps and counts, summed over CPUs, each by its name. */
+typedef void us_explain_fn(void *context, const char *name, uint64_t value);
+void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *context);
+/* Accounts over time. */
+struct us_timeline_row {
+    uint64_t ns, live, queued, free_in_slabs, reserved, metadata, slabs, marks;
+};
+const struct us_timeline_row *us_runner_timeline(const struct us_runner *r, uint64_t *nrows);
+
+/* ---- both ---- */
+
 const struct us_program_facts *us_runner_facts(const struct us_runner *r);
 /* Bytes asked for by the objects that are live after the last pass. */
 uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects);

@@ -402,8 +402,9 @@ static void between_ops(struct us_runner *r, struct us_model_cpu *c)
     if (US_UNLIKELY(r->events >= r->next_poll)) {
         r->next_poll = r->events + POLL_EVENTS;
         if (v->clock - r->start > MOST_VIRTUAL_PS && !r->stop)
-            stop_with(r, US_EINVAL, "more than an hour of virtual time in one pass; shorten the "
-                                    "workload, or give a duration");
+            stop_with(r, US_EINVAL,
+                      "more than an hour of virtual time in one pass; shorten the "
+                      "workload, or give a duration");
         us_sim_leave(r->sim);
     }
     if (US_UNLIKELY(r->sampling || (r->options.timeline_ns && v->clock >= r->next_row)))
@@ -803,9 +804,9 @@ uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
         count_word(r, r->shared[s], objects, &bytes);
     for (unsigned i = 0; i < r->nchannels; i++)
         for (uint32_t k = 0; k < r->channel[i].n; k++)
-            count_word(r,
-                       r->channel[i].message[(r->channel[i].head + k) % r->channel[i].capacity].word,
-                       objects, &bytes);
+            count_word(
+                r, r->channel[i].message[(r->channel[i].head + k) % r->channel[i].capacity].word,
+                objects, &bytes);
     return bytes;
 }
 
@@ -864,18 +865,18 @@ void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *con
         const char *name;
         uint64_t value;
     } counts[] = {
-        {"op.events", r->events},         {"op.switches", r->switches},
-        {"op.wakeups", r->wakeups},       {"op.interrupts", r->interrupts},
-        {"op.steals", r->steals},         {"op.comparisons", r->sim->comparisons},
+        {"op.events", r->events},   {"op.switches", r->switches},
+        {"op.wakeups", r->wakeups}, {"op.interrupts", r->interrupts},
+        {"op.steals", r->steals},   {"op.comparisons", r->sim->comparisons},
     };
     char name[64];
 
-#define SUM(field)                                                   \
-    ({                                                               \
-        uint64_t sum = 0;                                            \
-        for (unsigned cpu = 0; cpu < r->machine->ncpus; cpu++)       \
-            sum += r->sim->vcpu[cpu].field;                          \
-        sum;                                                         \
+#define SUM(field)                                             \
+    ({                                                         \
+        uint64_t sum = 0;                                      \
+        for (unsigned cpu = 0; cpu < r->machine->ncpus; cpu++) \
+            sum += r->sim->vcpu[cpu].field;                    \
+        sum;                                                   \
     })
     for (unsigned i = 0; i < US_NPHASES; i++)
         tell(context, phases[i], SUM(time[i]));

@@ -94,7 +94,7 @@ struct us_runner {
     unsigned *in_window; /* tasks by progress, in windows */
     uint64_t nwindows, least_window;
 
-    uint64_t start;      /* ps */
+    uint64_t start; /* ps */
     uint64_t measured_from, measured_ns;
     uint64_t clock_base; /* policy's clock at the start less that, ns */
     uint64_t trace_ns;   /* largest CLOCK shown */
@@ -136,7 +136,8 @@ bool us_model_shared(struct us_model_task *t, bool full);
 /* It has just been filled or emptied. */
 void us_model_shared_changed(struct us_runner *r, uint32_t slot, struct us_vcpu *v);
 bool us_model_progress(struct us_model_task *t, struct us_vcpu *v);
-void us_model_task_done(struct us_model_task *t, struct us_vcpu *v); /* nobody waits for its progress */
+void us_model_task_done(struct us_model_task *t,
+                        struct us_vcpu *v); /* nobody waits for its progress */
 bool us_model_until(struct us_model_task *t, struct us_vcpu *v, uint64_t ps);
 /* Who waits for what, when nobody can go on. */
 void us_model_describe_deadlock(const struct us_runner *r, char *text, size_t size);

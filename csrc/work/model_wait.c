@@ -273,9 +273,9 @@ void us_model_describe_deadlock(const struct us_runner *r, char *text, size_t si
             return;
         }
         waits_for(t->at, what, sizeof(what));
-        used += (size_t)snprintf(text + used, size - used, "%s task %u at op %llu for %s",
-                                 shown > 1 ? ";" : ":", i, (unsigned long long)(t->at - t->ops),
-                                 what);
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s task %u at op %llu for %s",
+                             shown > 1 ? ";" : ":", i, (unsigned long long)(t->at - t->ops), what);
     }
 }
 

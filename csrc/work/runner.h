@@ -3,18 +3,9 @@
 #define US_WORK_RUNNER_H
 
 #include "work/channel.h"
-#include "work/heap.h"
+#include "work/inner.h"
 
 #include <pthread.h>
-
-/* Codes behind those of us_opcode, chosen when the program is copied: short ways stay short. */
-enum {
-    X_ALLOC_SPECIAL = US_OP_COUNT,
-    X_ALLOC_SHARED,
-    X_FREE_SHARED,
-    X_TOUCH_SHARED,
-    X_END,
-};
 
 #define US_DONE UINT64_MAX /* progress of a task that ended its program */
 

@@ -7,6 +7,7 @@
  * waiting task tries, and `waits` moves before it goes down, so no success is missed in between.
  */
 #define _GNU_SOURCE
+#ifndef US_MODEL
 #include "work/runner.h"
 
 #include <sched.h>
@@ -396,3 +397,4 @@ bool us_runner_is_stuck(struct us_runner *r, char *text, size_t size)
     describe(r, text, size);
     return true;
 }
+#endif

@@ -301,6 +301,7 @@ class Allocator:
             seed,
             bool(merge),
             texts(rows, tunables),
+            None if machine is None else machine._model(),
         )
         return allocator
 

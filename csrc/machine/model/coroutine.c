@@ -45,11 +45,11 @@ extern void us_context_start_asm(void) __attribute__((visibility("hidden")));
 
 void *us_context_make(void *stack, size_t bytes, us_coroutine_fn *fn, void *argument)
 {
-    /* r15 r14 r13 r12 rbx rbp, the return address, and one word so that the stub, entered by a
+    /* r15 r14 r13 r12 rbx rbp, the return address, and two words so that the stub, entered by a
      * return, calls on a stack aligned to 16 bytes. */
-    uintptr_t *frame = (uintptr_t *)((char *)stack + bytes) - 8;
+    uintptr_t *frame = (uintptr_t *)((char *)stack + bytes) - 9;
 
-    memset(frame, 0, 8 * sizeof(*frame));
+    memset(frame, 0, 9 * sizeof(*frame));
     frame[2] = (uintptr_t)fn;
     frame[3] = (uintptr_t)argument;
     frame[6] = (uintptr_t)us_context_start_asm;

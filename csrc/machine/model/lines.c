@@ -85,7 +85,8 @@ static bool make_tags(struct us_sim *s, uint32_t l1_sets, uint32_t l2_sets)
 struct us_directory *us_directory_create(struct us_sim *s)
 {
     struct us_directory *d = calloc(1, sizeof(*d));
-    uint32_t l1 = sets_of(s->sizes.l1, s->sizes.l1_ways), l2 = sets_of(s->sizes.l2, s->sizes.l2_ways);
+    uint32_t l1 = sets_of(s->sizes.l1, s->sizes.l1_ways),
+             l2 = sets_of(s->sizes.l2, s->sizes.l2_ways);
 
     if (!d)
         return NULL;
@@ -249,11 +250,13 @@ US_INLINE void take_in(struct us_tag *set, uint32_t ways, uint32_t line, uint32_
     set[0] = (struct us_tag){line, version};
 }
 
-US_INLINE struct us_tag *l1_set(const struct us_directory *d, const struct us_core *k, uint32_t line)
+US_INLINE struct us_tag *l1_set(const struct us_directory *d, const struct us_core *k,
+                                uint32_t line)
 {
     return k->l1 + (size_t)(line & d->l1_mask) * d->l1_ways;
 }
-US_INLINE struct us_tag *l2_set(const struct us_directory *d, const struct us_core *k, uint32_t line)
+US_INLINE struct us_tag *l2_set(const struct us_directory *d, const struct us_core *k,
+                                uint32_t line)
 {
     return k->l2 + (size_t)(line & d->l2_mask) * d->l2_ways;
 }
@@ -323,8 +326,17 @@ static enum us_line_kind source_of(const struct us_directory *d, const struct us
 static uint64_t cost_of(const struct us_costs *c, enum us_line_kind kind)
 {
     const uint64_t cost[] = {
-        0,           c->l2_hit,    c->llc_hit,  c->memory,            c->memory_far,      c->line_domain,
-        c->line_node, c->line_far, c->invalidate_domain, c->invalidate_node, c->invalidate_far,
+        0,
+        c->l2_hit,
+        c->llc_hit,
+        c->memory,
+        c->memory_far,
+        c->line_domain,
+        c->line_node,
+        c->line_far,
+        c->invalidate_domain,
+        c->invalidate_node,
+        c->invalidate_far,
     };
 
     return cost[kind];
@@ -513,8 +525,7 @@ void us_charge_zeroing(size_t bytes)
 {
     const struct us_sim *s = us_running->sim;
 
-    us_sim_spend(us_running, us_running->phase,
-                 s->cost.page_zero * bytes / s->machine->page_size);
+    us_sim_spend(us_running, us_running->phase, s->cost.page_zero * bytes / s->machine->page_size);
 }
 
 void us_charge_fault(void)

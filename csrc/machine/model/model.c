@@ -5,6 +5,8 @@
  * virtual time, and so is the gate. */
 #include "machine/model/sim.h"
 
+#include <string.h>
+
 struct us_machine *us_machine_create(const struct us_topology *topology, unsigned page_size,
                                      uint64_t seed, struct us_error *error)
 {
@@ -30,6 +32,22 @@ struct us_machine *us_machine_create(const struct us_topology *topology, unsigne
     m->mode = US_MODE_MODEL;
     atomic_store(&m->clock_manual, 1);
     return m;
+}
+
+bool us_machine_model(struct us_machine *m, const uint64_t *costs, const uint64_t *caches,
+                      unsigned smt, struct us_error *error)
+{
+    struct us_cache_sizes sizes;
+    struct us_costs c;
+
+    _Static_assert(sizeof(c) % sizeof(*costs) == 0 && sizeof(sizes) % sizeof(*caches) == 0,
+                   "tables of numbers");
+    if (costs == NULL || caches == NULL)
+        return true;
+    memcpy(&c, costs, sizeof(c));
+    memcpy(&sizes, caches, sizeof(sizes));
+    m->sim = us_sim_create(m, &c, &sizes, smt, error);
+    return m->sim != NULL;
 }
 
 unsigned us_cpu_now(const struct us_machine *m)

@@ -152,7 +152,8 @@ static void run_events(struct us_sim *s)
     struct us_vcpu *running = us_running;
 
     us_running = NULL;
-    while (s->ntimers > 0 && s->timer[0].at <= s->event_limit && (s->nheap == 0 || s->timer[0].at <= s->vcpu[s->heap[0]].clock)) {
+    while (s->ntimers > 0 && s->timer[0].at <= s->event_limit &&
+           (s->nheap == 0 || s->timer[0].at <= s->vcpu[s->heap[0]].clock)) {
         struct us_timer timer = take_timer(s);
 
         s->shown_ns = timer.at / 1000;

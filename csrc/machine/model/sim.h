@@ -14,8 +14,8 @@
  *
  * Caches (lines.c). Each core has set-associative L1 and L2 tags, replaced by age; the siblings of
  * a core share them. The last level of a domain is kept in the directory of lines and replaced
- * first in, first out. A line has a version, its last writer, and how far away those are who read it
- * since: a tag of an older version is a miss. So a write costs the same however many have read.
+ * first in, first out. A line has a version, its last writer, and how far away those are who read
+ * it since: a tag of an older version is a miss. So a write costs the same however many have read.
  *
  * Used by model.c (locks, flights, fences) and by the modelled executor (work/), which says what a
  * CPU does.
@@ -87,10 +87,10 @@ struct us_sim {
     uint32_t ntimers, timer_room;
     uint64_t timer_turn;
     uint64_t event_limit; /* later ones do not happen */
-    uint64_t horizon; /* nobody but who runs has anything to do before */
+    uint64_t horizon;     /* nobody but who runs has anything to do before */
     uint32_t horizon_cpu;
     uint64_t comparisons; /* in both heaps */
-    void *main; /* context of the thread of the system */
+    void *main;           /* context of the thread of the system */
     char *stacks;
     size_t stack_bytes;
     us_sim_body *body;
@@ -99,8 +99,8 @@ struct us_sim {
 
     struct us_lock_record *lock; /* open addressing */
     uint32_t nlocks, lock_room;
-    unsigned flights;          /* of all CPUs */
-    struct us_vcpu *at_gate;   /* wait for the gate to open */
+    unsigned flights;            /* of all CPUs */
+    struct us_vcpu *at_gate;     /* wait for the gate to open */
     struct us_vcpu *gate_owner;  /* shut it */
     struct us_vcpu *gate_keeper; /* the owner, while it waits for flights to end */
     uint64_t shown_ns;           /* us_now outside of virtual CPUs: time of the last event */

@@ -43,6 +43,17 @@ struct us_machine *us_machine_create(const struct us_topology *topology, unsigne
 }
 
 /* A CPU without region (its id lies beyond the machine) is served as the one it folds on. */
+bool us_machine_model(struct us_machine *m, const uint64_t *costs, const uint64_t *caches,
+                      unsigned smt, struct us_error *error)
+{
+    (void)m;
+    (void)costs;
+    (void)caches;
+    (void)smt;
+    (void)error;
+    return true;
+}
+
 unsigned us_cpu_now(const struct us_machine *m)
 {
     int cpu = m->mode == US_MODE_RSEQ ? us_rseq_cpu() : -1;

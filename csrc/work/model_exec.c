@@ -116,12 +116,21 @@ static void take_row(struct us_runner *r, uint64_t ps)
         row->marks += r->task[i].marks;
 }
 
-/* Looks at the accounts, free of charge, when no CPU is inside the allocator. */
-static void look(struct us_runner *r, struct us_vcpu *v)
+static bool look_is_due(const struct us_runner *r, const struct us_vcpu *v)
 {
-    if (r->sim->flights > 0)
+    return r->sim->flights == 0 && ((r->sampling && r->events >= r->next_sample) ||
+                                    (r->options.timeline_ns && v->clock >= r->next_row));
+}
+
+/* Looks at the accounts, free of charge and on the caller's own stack, while no CPU is inside the
+ * allocator. */
+static void look(struct us_runner *r)
+{
+    const struct us_vcpu *v = r->looker;
+
+    r->looker = NULL;
+    if (!v || r->sim->flights > 0)
         return;
-    us_running = NULL;
     if (r->sampling && r->events >= r->next_sample) {
         take_peak(r);
         r->next_sample = r->events + 1 + r->events / 512;
@@ -130,7 +139,6 @@ static void look(struct us_runner *r, struct us_vcpu *v)
         take_row(r, v->clock);
         r->next_row = v->clock + r->options.timeline_ns * 1000;
     }
-    us_running = v;
 }
 
 /* ---- what is due by the policy's clock ---------------------------------------------------------
@@ -401,14 +409,17 @@ static void between_ops(struct us_runner *r, struct us_model_cpu *c)
 
     if (US_UNLIKELY(r->events >= r->next_poll)) {
         r->next_poll = r->events + POLL_EVENTS;
+        r->poll_is_due = true;
         if (v->clock - r->start > MOST_VIRTUAL_PS && !r->stop)
             stop_with(r, US_EINVAL,
                       "more than an hour of virtual time in one pass; shorten the "
                       "workload, or give a duration");
         us_sim_leave(r->sim);
     }
-    if (US_UNLIKELY(r->sampling || (r->options.timeline_ns && v->clock >= r->next_row)))
-        look(r, v);
+    if (US_UNLIKELY(r->watched) && look_is_due(r, v)) {
+        r->looker = v;
+        us_sim_leave(r->sim);
+    }
     us_sim_settle(v);
     if (US_UNLIKELY(r->pause)) {
         v->next = r->paused;
@@ -544,9 +555,12 @@ static void run_until(struct us_runner *r, uint64_t limit)
         r->paused = v->next;
         us_sim_ready(v);
     }
-    while (!us_sim_run(r->sim))
-        if (polled(r))
+    while (!us_sim_run(r->sim)) {
+        look(r);
+        if (r->poll_is_due && polled(r))
             stop_with(r, US_EBUSY, "stopped");
+        r->poll_is_due = false;
+    }
 }
 
 static void begin_pass(struct us_runner *r)
@@ -564,6 +578,8 @@ static void begin_pass(struct us_runner *r)
     r->ndone = 0;
     r->stop = r->pause = r->failed = r->running_due = false;
     r->paused = NULL;
+    r->looker = NULL;
+    r->watched = r->sampling || r->options.timeline_ns;
     for (unsigned i = 0; i < r->ntasks; i++) {
         struct us_model_task *t = &r->task[i];
 

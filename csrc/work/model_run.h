@@ -103,7 +103,9 @@ struct us_runner {
     uint64_t next_poll;
     bool running_due;
 
-    bool sampling;
+    bool sampling, watched; /* accounts are looked at; that, or over time */
+    bool poll_is_due;
+    struct us_vcpu *looker; /* who asked for a look */
     struct us_account peak;
     uint64_t next_sample;
     struct us_timeline_row *row;

@@ -9,9 +9,9 @@
 #include "machine/machine.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define US_STACK_BYTES (512u << 10)
+#define US_STACK_BYTES (1024u << 10)
 #else
-#define US_STACK_BYTES (64u << 10)
+#define US_STACK_BYTES (256u << 10) /* of address space; little of it is ever touched */
 #endif
 
 typedef void us_coroutine_fn(void *argument);

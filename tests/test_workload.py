@@ -80,6 +80,8 @@ def test_what_stays_right_for_one_round_only_is_refused_when_repeated() -> None:
         (lambda: us.Workload("w").channel(0), "capacity 0"),
         (lambda: us.Workload("w").add_task(ops.work(1), cpu=-1), "cpu=-1"),
         (lambda: ops.alloc(0, -1), "slot -1"),
+        (lambda: ops.free(range(3, -2, -1)), "slot -1"),
+        (lambda: ops.free(range(2**32 - 1, 2**32 + 3)), f"slot {2**32 + 2}"),
         (lambda: ops.alloc(70_000, 0), "cache or channel 70000"),
         (lambda: ops.repeat(-1, ops.work(1)), "-1 times"),
         (lambda: ops.send(0, delay=-1), "delay -1"),

@@ -11,7 +11,7 @@ variables, numbered from 0; each holds one object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -63,9 +63,18 @@ Slots: TypeAlias = int | Iterable[int]
 _MOST_NS = 10**12
 
 
-def _make(name: str, slot: Slots = 0, *, cache: int = 0, arg: int = 0, flags: int = 0) -> Ops:
+def _slots(name: str, slot: Slots) -> Sequence[int] | NDArray[np.int64]:
+    """Slot numbers, checked; of a range, which may be long, its ends are."""
+    if isinstance(slot, range):
+        for end in slot[:1], slot[-1:]:
+            _slots(name, list(end))
+        return np.arange(slot.start, slot.stop, slot.step)
     given = (slot,) if hasattr(slot, "__index__") else several(f"{name}: slot", slot, "numbers")
-    slots = [whole(f"{name}: slot {{}}", value, 0, 2**32 - 1) for value in given]
+    return [whole(f"{name}: slot {{}}", value, 0, 2**32 - 1) for value in given]
+
+
+def _make(name: str, slot: Slots = 0, *, cache: int = 0, arg: int = 0, flags: int = 0) -> Ops:
+    slots = _slots(name, slot)
     array: Ops = np.zeros(len(slots), OP_DTYPE)
     array["op"], array["flags"] = OPS[name], flags
     array["cache"] = whole(f"{name}: cache or channel {{}}", cache, 0, 2**16 - 1)

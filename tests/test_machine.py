@@ -224,3 +224,100 @@ def test_the_host_is_this_machine() -> None:
     assert host.costs == us.Machine.server_2026().costs
     assert "not calibrated" in host.name
     assert "calibrate()" in host.notes
+
+
+@pytest.fixture(scope="module")
+def measured() -> us.Machine:
+    return us.Machine.calibrate(seconds=0.2, save=False)
+
+
+def test_what_is_measured_is_in_order(measured: us.Machine) -> None:
+    """Order only: how fast this machine is, and how busy, is nobody's rule."""
+    c = measured.costs
+    for name in COST_NAMES:
+        assert getattr(c, name) > 0, name
+    assert c.l2_hit <= c.llc_hit <= c.memory <= c.memory_far
+    assert c.line_domain <= c.line_node <= c.line_far
+    assert c.invalidate_domain <= c.invalidate_node <= c.invalidate_far
+    assert c.atomic <= c.lock
+    assert measured.clock_ghz > 0
+
+
+def test_what_is_measured_says_so(measured: us.Machine) -> None:
+    assert measured.name == "host"
+    for name, source in measured.costs.sources.items():
+        assert source.startswith(("measured: ", "not measured: ")), name
+    for name in ("instruction", "llc_hit", "memory", "lock", "page_fault", "context_switch"):
+        assert measured.costs.sources[name].startswith("measured: ")
+    assert " rounds, " in measured.notes
+
+
+def test_not_saving_leaves_nothing(measured: us.Machine) -> None:
+    from unislab import host
+
+    assert not host.saved_path().exists()
+
+
+def test_the_host_has_the_costs_that_were_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unislab import calibrate, host
+
+    # One sample a probe: what is tested is the file, not the figures.
+    monkeypatch.setattr(calibrate.Probe, "run", lambda probe: float(len(probe.key)))
+    monkeypatch.setattr(calibrate, "_provider_ns", lambda: 100.0)
+    made = us.Machine.calibrate(seconds=0.001)
+    found = us.Machine.host()
+    assert found.costs == made.costs != us.Machine.server_2026().costs
+    assert found.costs.sources == made.costs.sources
+    assert (found.name, found.clock_ghz) == ("host", made.clock_ghz)
+    kept = json.loads(host.saved_path().read_text())["calibration"]
+    assert {"cpu", "date", "kernel", "rounds", "median_ns", "lower_quartile_ns"} <= set(kept)
+    assert kept["median_ns"]["memory"] == len("memory")
+    assert str(host.saved_path()) in found.notes
+
+
+def test_costs_come_out_in_order_whatever_was_measured() -> None:
+    from unislab import calibrate
+
+    keys = "cycle instruction atomic lock l1 l2 llc memory line_domain invalidate_domain handover"
+    keys += " zero fault switch wake arrive provider"
+    samples = {key: [1.0] for key in keys.split()} | {"l1": [9.0], "llc": [3.0], "memory": [2.0]}
+    c = calibrate.costs_of(samples, us.Machine.server_2026().caches, 1)
+    assert 0 < c.l2_hit <= c.llc_hit <= c.memory <= c.memory_far
+    assert all(getattr(c, name) > 0 for name in COST_NAMES)
+    assert c.smt_slowdown == 100  # one thread a core
+
+
+def test_a_lower_quartile_counts() -> None:
+    from unislab import calibrate
+
+    keys = "cycle instruction atomic lock l1 l2 memory zero fault switch provider"
+    samples = {key: [1.0] for key in keys.split(" ")} | {
+        "l1": [1.0],
+        "llc": [900.0, 11.0, 500.0, 21.0],
+    }
+    c = calibrate.costs_of(samples, us.Machine.server_2026().caches, 1)
+    assert c.llc_hit == 21 - 1  # the second of four, less an L1 hit
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "10", None, math.nan])
+def test_no_time_to_measure(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="seconds cannot be"):
+        us.Machine.calibrate(seconds=wrong, save=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("nothing", 0, 0, 4096, 1),
+        ("cycle", 5000, 0, 4096, 1),
+        ("chase", 0, 0, 0, 1),
+        ("chase", 0, 0, -4096, 1),
+        ("chase", 0, 0, 2**40, 1),
+        ("cycle", 0, 0, 4096, 0),
+    ],
+)
+def test_probes_that_are_none(wrong: Any) -> None:
+    from unislab import _native
+
+    with pytest.raises(ValueError, match="probe"):
+        _native._probe(*wrong)

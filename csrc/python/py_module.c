@@ -79,7 +79,7 @@ static int module_exec(PyObject *module)
         !(state->allocator_type =
               add_type(module, &us_py_allocator_spec, "unislab.allocator", "Allocator")))
         return -1;
-    if (us_py_info_register(module) < 0)
+    if (us_py_info_register(module) < 0 || us_py_probe_register(module) < 0)
         return -1;
 #ifdef US_PY_HAS_TRACE
     if (us_py_trace_register(module) < 0)

@@ -250,6 +250,7 @@ PyObject *us_py_allocator_node_memory(PyObject *self, PyObject *node);
 PyObject *us_py_topology(const struct us_machine *machine); /* (cpu_node, cpu_domain) */
 PyObject *us_py_policy_tunables(PyObject *module, PyObject *name);
 PyObject *us_py_policy_counters(PyObject *module, PyObject *name);
-int us_py_info_register(PyObject *module); /* module functions: build_info, policies, peek, ... */
+int us_py_probe_register(PyObject *module); /* probes of this machine, for calibration */
+int us_py_info_register(PyObject *module);  /* module functions: build_info, policies, peek, ... */
 
 #endif

@@ -281,6 +281,34 @@ class Machine:
 
         return host.machine(cls)
 
+    @classmethod
+    def calibrate(cls, *, seconds: float = 10, save: bool = True) -> Machine:
+        """Measure this machine: caches, lines between CPUs, locks, pages, switches.
+
+        Parameters
+        ----------
+        seconds : float
+            How long to repeat the measurements; one round is made twice at least.
+        save : bool
+            Keep the result in the user's cache directory, where :meth:`host` finds it: a file as
+            of :meth:`to_json` with date, CPU model, medians and lower quartiles beside it.
+
+        Returns
+        -------
+        Machine
+            As :meth:`host`, with the clock and the costs measured; each cost's source says how.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.calibrate(seconds=0.01, save=False)
+        >>> 0 < machine.costs.l2_hit <= machine.costs.llc_hit <= machine.costs.memory
+        True
+        """
+        from unislab import calibrate
+
+        return calibrate.calibrate(cls, seconds, save)
+
     def replace(self, **fields: Any) -> Machine:
         """The same but for some fields; ``costs__lock=`` reaches into the costs.
 

@@ -410,13 +410,7 @@ class Machine:
 
     def _model(self) -> tuple[dict[str, int], dict[str, int], int]:
         """What the core takes: costs in ps, caches in bytes, threads of a core."""
-        costs = dict(cycle=400, instruction=150, l2_hit=4000, llc_hit=15000, memory=80000, memory_far=140000,
-            line_domain=30000, line_node=60000, line_far=120000, invalidate_domain=20000, invalidate_node=50000,
-            invalidate_far=100000, atomic=5000, lock=8000, lock_handover=60000, page_alloc=100000, page_free=80000,
-            page_zero=100000, page_fault=500000, interrupt=700000, context_switch=1200000, wakeup=800000,
-            idle_exit=1500000, smt_slowdown=160)
-        caches = dict(l1=32768, l1_ways=8, l2=1 << 20, l2_ways=16, llc=32 << 20, llc_ways=16)
-        return costs, caches, self.smt
+        return self._costs_ps(), self._caches(), self.smt
 
     def __repr__(self) -> str:
         return f"<Machine {self.name}: {repr(self.topology)[11:]}"

@@ -321,3 +321,10 @@ def test_probes_that_are_none(wrong: Any) -> None:
 
     with pytest.raises(ValueError, match="probe"):
         _native._probe(*wrong)
+
+
+def test_a_scripted_machine_has_no_probes() -> None:
+    from unislab import _model
+
+    with pytest.raises(ValueError, match="no probe"):
+        _model._probe("cycle", 0, 0, 4096, 1)

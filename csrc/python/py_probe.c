@@ -1,7 +1,15 @@
-/* py_probe.c - probes of this machine, for calibration; scripted machines have none. */
+/* py_probe.c - probes of this machine, for calibration; a scripted machine says that it has none.
+ */
 #include "python/py_unislab.h"
 
-#ifndef US_MODEL
+#ifdef US_MODEL
+static PyObject *probe(PyObject *module, PyObject *args)
+{
+    (void)module, (void)args;
+    PyErr_SetString(PyExc_ValueError, "a scripted machine has its costs: no probe measures it");
+    return NULL;
+}
+#else
 #include "machine/native/probe.h"
 
 #include <string.h>
@@ -38,6 +46,8 @@ static PyObject *probe(PyObject *module, PyObject *args)
     return NULL;
 }
 
+#endif
+
 static PyMethodDef functions[] = {
     {"_probe", probe, METH_VARARGS,
      "_probe($module, name, cpu, other, bytes, repeat, /)\n--\n\nOne measurement, in ns."},
@@ -48,10 +58,3 @@ int us_py_probe_register(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }
-#else
-int us_py_probe_register(PyObject *module)
-{
-    (void)module;
-    return 0;
-}
-#endif

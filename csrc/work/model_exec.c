@@ -118,8 +118,8 @@ static void take_row(struct us_runner *r, uint64_t ps)
 
 static bool look_is_due(const struct us_runner *r, const struct us_vcpu *v)
 {
-    return r->sim->flights == 0 && ((r->sampling && r->events >= r->next_sample) ||
-                                    (r->options.timeline_ns && v->clock >= r->next_row));
+    return r->sim->flights == 0 &&
+           (r->events >= r->next_sample || (r->options.timeline_ns && v->clock >= r->next_row));
 }
 
 /* Looks at the accounts, free of charge and on the caller's own stack, while no CPU is inside the
@@ -131,9 +131,9 @@ static void look(struct us_runner *r)
     r->looker = NULL;
     if (!v || r->sim->flights > 0)
         return;
-    if (r->sampling && r->events >= r->next_sample) {
+    if (r->events >= r->next_sample) {
         take_peak(r);
-        r->next_sample = r->events + 1 + r->events / 512;
+        r->next_sample = r->events + r->events / 512 + 16u * r->machine->ncpus;
     }
     if (r->options.timeline_ns && v->clock >= r->next_row) {
         take_row(r, v->clock);
@@ -416,7 +416,7 @@ static void between_ops(struct us_runner *r, struct us_model_cpu *c)
                       "workload, or give a duration");
         us_sim_leave(r->sim);
     }
-    if (US_UNLIKELY(r->watched) && look_is_due(r, v)) {
+    if (US_UNLIKELY(look_is_due(r, v))) {
         r->looker = v;
         us_sim_leave(r->sim);
     }
@@ -573,13 +573,13 @@ static void begin_pass(struct us_runner *r)
     r->events = r->switches = r->wakeups = r->interrupts = r->steals = 0;
     r->next_poll = POLL_EVENTS;
     r->next_sample = r->next_row = 0;
+    memset(&r->peak, 0, sizeof(r->peak));
     r->nrows = 0;
     r->trace_ns = 0;
     r->ndone = 0;
     r->stop = r->pause = r->failed = r->running_due = false;
     r->paused = NULL;
     r->looker = NULL;
-    r->watched = r->sampling || r->options.timeline_ns;
     for (unsigned i = 0; i < r->ntasks; i++) {
         struct us_model_task *t = &r->task[i];
 
@@ -732,17 +732,10 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
     return US_OK;
 }
 
+/* Every modelled pass looks at the accounts as it goes. */
 enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, struct us_error *error)
 {
-    enum us_status status;
-    uint64_t ns;
-
-    memset(&r->peak, 0, sizeof(r->peak));
-    r->sampling = true;
-    status = us_runner_passes(r, 1, &ns, error);
-    r->sampling = false;
-    if (status != US_OK)
-        return status;
+    (void)error;
     take_peak(r);
     *peak = r->peak;
     return US_OK;

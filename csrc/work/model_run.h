@@ -103,7 +103,6 @@ struct us_runner {
     uint64_t next_poll;
     bool running_due;
 
-    bool sampling, watched; /* accounts are looked at; that, or over time */
     bool poll_is_due;
     struct us_vcpu *looker; /* who asked for a look */
     struct us_account peak;

@@ -9,12 +9,19 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from unislab._entries import Entry, Policies, entries_of
-from unislab._run import as_workload, check_options
+from unislab._run import (
+    MODELLED_PASSES,
+    as_workload,
+    check_lasted,
+    check_options,
+    times_of,
+)
 from unislab.arguments import several, whole
 from unislab.baseline import BASELINES, BaselineContestant, Missing
 from unislab.comparison import Comparison
 from unislab.contestant import Contestant, Harness, PolicyContestant, Turns, passes_for
 from unislab.environment import environment
+from unislab.ops import OPS
 from unislab.result import Result, Seconds
 from unislab.sizes import parse_time
 from unislab.trace import Trace
@@ -42,6 +49,8 @@ def compare(
     memory: int | str | None = None,
     tunables: Mapping[str, Mapping[str, Any]] | None = None,
     progress: bool = False,
+    duration: float | str | None = None,
+    warmup: float | str | None = None,
 ) -> Comparison:
     """Compare policies, and perhaps mallocs, on one workload.
 
@@ -63,8 +72,10 @@ def compare(
         Turns of each contestant, at least 3.
     min_time : float or str
         Warm passes of each contestant take at least this long in all.
-    machine, seed, pace, touch, implied, sizes, memory
-        As for :func:`unislab.run`.
+    machine, seed, pace, touch, implied, sizes, memory, duration, warmup
+        As for :func:`unislab.run`. On a modelled machine nothing disturbs: three warm passes each,
+        and where the gaps of a trace are kept, what is compared is the time in which CPUs were
+        busy. With a ``duration`` each runs once for that long, and times are those of a MARK.
     tunables : mapping
         By policy or label, beside those of ``policies``: ``{"slub": {"min_objects": 16}}``.
     progress : bool
@@ -97,12 +108,14 @@ def compare(
     rounds = whole("rounds={}", rounds, 3, 10**6, "at least 3, an interval needs them")
     check_options(touch, pace, implied, sizes)
     seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
+    warmup_ns, duration_ns = times_of(duration, warmup)
+    if duration_ns and baselines:
+        raise ValueError("duration=: a malloc runs passes; leave baselines out")
+    if pace is None and machine is not None:
+        pace = 1.0
     workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
-    if machine is not None and (baselines or len(workload.tasks) != 1):
-        raise ValueError(
-            "machine=: a modelled machine runs workloads of one task so far, and no malloc; "
-            f"{workload.name} has {len(workload.tasks)} tasks"
-        )
+    if machine is not None and baselines:
+        raise ValueError("machine=: a modelled machine has no malloc; leave baselines out")
     notes: list[str] = []
     with ExitStack() as stack:
         contestants: list[Contestant] = []
@@ -121,6 +134,8 @@ def compare(
                         machine=machine,
                         seed=seed,
                         memory=memory,
+                        warmup_ns=warmup_ns,
+                        duration_ns=duration_ns,
                     )
                 )
             except Missing as missing:
@@ -129,13 +144,19 @@ def compare(
             stack.callback(made.close)
             contestants.append(made)
         contestants.sort(key=lambda c: names.index(c.name))
-        timed = machine is None
-        cold = {c.name: _passes(c, 1)[0] for c in contestants}
+        timed = not duration_ns
+        if machine is not None:
+            rounds, budget = MODELLED_PASSES, 0.0
+        cold = {c.name: _passes(c, 1)[0] for c in contestants} if timed else {}
         turns: list[Turns] = [*contestants]
-        if timed and not pace:
+        if timed and machine is None and not pace:
             turns.append(Harness(workload, touch))
             stack.callback(turns[-1].close)
-        passes = _rounds(turns, rounds if timed else 0, budget / rounds, bool(pace), progress)
+        one_each = bool(pace) or machine is not None
+        if machine is not None and timed and _has_gaps(workload):
+            passes = {c.name: [[_busy(c)] for _ in range(rounds)] for c in contestants}
+        else:
+            passes = _rounds(turns, rounds if timed else 0, budget / rounds, one_each, progress)
         harness = _median(passes.pop(Harness.name, []))
         results = {}
         about, counts = environment(), workload.counts
@@ -158,12 +179,29 @@ def compare(
                 harness=harness,
                 repeats=(*warm, last) if timed else (),
                 tunables=entry.tunables if entry else {},
+                marks=c.marks if "marks" in counts else None,
+                elapsed=None if timed else c.elapsed,
+                explanation=c.explanation,
             )
+            if not timed:
+                check_lasted(workload, c, duration_ns)
+                passes[c.name] = [[c.elapsed / c.marks if c.marks else c.elapsed]]
     medians = {n: [statistics.median(chunk) for chunk in chunks] for n, chunks in passes.items()}
     used_baselines = [n for n in results if n in mallocs]
     return Comparison(
         workload.name, results, medians, baselines=used_baselines, notes=notes, seed=seed
     )
+
+
+def _has_gaps(workload: Workload) -> bool:
+    """Whether tasks wait for the workload's own time."""
+    return any((task.ops["op"] == OPS["CLOCK"]).any() for task in workload.tasks)
+
+
+def _busy(contestant: Any) -> float:
+    """Seconds in which CPUs were busy in one more pass: gaps between a trace's events are none."""
+    _passes(contestant, 1)
+    return float(contestant.busy())
 
 
 @contextmanager

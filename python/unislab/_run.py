@@ -21,6 +21,8 @@ __all__ = ["run"]
 
 #: Warm passes of a run, at least.
 MIN_PASSES = 5
+#: Warm passes of a modelled run: nothing disturbs it, but each goes on where the last one ended.
+MODELLED_PASSES = 3
 
 
 def run(
@@ -38,6 +40,7 @@ def run(
     implied: str = "before",
     sizes: str = "requested",
     memory: int | str | None = None,
+    timeline: float | str | None = None,
     **tunables: Any,
 ) -> Result:
     """Run a workload, or the replay of a trace, under one policy.
@@ -51,8 +54,7 @@ def run(
     policy : str
         One of :func:`unislab.policies`.
     machine : Machine, optional
-        A modelled machine. It runs workloads of one task so far and gives counters and memory, no
-        times.
+        A modelled machine: times are virtual, the same on every host, and explained.
     seed : int
         For what is drawn: placement of implied frees, the allocator's random choices.
     allocator : Allocator, optional
@@ -67,14 +69,17 @@ def run(
     warmup : float or str, optional
         Time before the ``duration`` begins; by default a tenth of it.
     pace : float, optional
-        1.0 keeps the gaps between a trace's events, 2.0 halves them. By default it runs flat out,
-        and the policy's timers follow the trace's time stamps all the same.
+        1.0 keeps the gaps between a trace's events, 2.0 halves them: the default on a modelled
+        machine. By default this machine runs flat out; the policy's timers follow the trace's time
+        stamps all the same.
     touch : {"first", "all", "none"}
         Which lines of an object are written when it is allocated.
     implied, sizes : str
         As for :meth:`Workload.from_trace`.
     memory : int or str, optional
         Budget of the allocator.
+    timeline : float or str, optional
+        On a modelled machine: take the accounts of memory so often, for ``result.timeline``.
     **tunables
         Of the policy, for all caches.
 
@@ -101,16 +106,12 @@ def run(
     True
     """
     budget = parse_time(min_time) * 1e-9
-    warmup_ns, duration_ns = _times(duration, warmup)
+    warmup_ns, duration_ns = times_of(duration, warmup)
     check_options(touch, pace, implied, sizes)
     seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
+    if pace is None and machine is not None:
+        pace = 1.0
     workload = as_workload(workload, implied=implied, sizes=sizes, seed=seed, pace=pace)
-    if machine is not None and len(workload.tasks) != 1:
-        raise ValueError(
-            f"machine=: {workload.name} has {len(workload.tasks)} tasks; a modelled machine runs "
-            "workloads of one task so far. Run it on this machine (machine=None), or script the "
-            "modelled one with alloc.on_cpu()"
-        )
     if allocator is not None:
         if not isinstance(allocator, Allocator):
             raise TypeError(f"allocator cannot be {allocator!r:.60}: expected an Allocator")
@@ -120,6 +121,7 @@ def run(
                 "leave machine=, memory= and tunables out"
             )
         policy = allocator.policy
+    timeline_ns = 0 if timeline is None else parse_time(timeline)
     modelled = machine is not None or (allocator is not None and allocator.machine is not None)
     contestant = PolicyContestant(
         workload,
@@ -133,20 +135,22 @@ def run(
         tunables=tunables,
         warmup_ns=warmup_ns,
         duration_ns=duration_ns,
+        timeline_ns=timeline_ns,
     )
-    timed = not modelled and not duration_ns
+    timed = not duration_ns
     try:
         cold = 0.0 if duration_ns else contestant.passes(1)[0]
-        warm = _warm_passes(contestant, budget, paced=bool(pace)) if timed else []
+        if not timed:
+            warm = []
+        elif modelled:
+            warm = contestant.passes(MODELLED_PASSES - 1)
+        else:
+            warm = _warm_passes(contestant, budget, paced=bool(pace))
         last, counters, caches, used = contestant.last_pass()
     finally:
         contestant.close()
     warm.append(last)
-    if contestant.elapsed * 1e9 < duration_ns:
-        raise ValueError(
-            f"{workload.name}: its programs were done {contestant.elapsed:.3g} s after the warm-up,"
-            f" before the duration of {duration_ns * 1e-9:.3g} s; give it more repetitions"
-        )
+    check_lasted(workload, contestant, duration_ns)
     seconds = Seconds.of(cold, warm) if timed else None
     has_marks = "marks" in workload.counts
     return Result(
@@ -160,16 +164,18 @@ def run(
         environment=environment(),
         seed=seed,
         harness=None
-        if not timed or pace
+        if not timed or modelled or pace
         else harness_seconds(workload, touch=touch, budget=budget),
         repeats=tuple(warm) if timed else (),
         tunables=tunables,
         marks=contestant.marks if has_marks else None,
-        elapsed=seconds.warm if seconds else contestant.elapsed if duration_ns else None,
+        elapsed=seconds.warm if seconds else contestant.elapsed,
+        explanation=contestant.explanation,
+        rows=contestant.rows,
     )
 
 
-def _times(duration: float | str | None, warmup: float | str | None) -> tuple[int, int]:
+def times_of(duration: float | str | None, warmup: float | str | None) -> tuple[int, int]:
     """Nanoseconds of the warm-up and of the duration; 0 is none."""
     if duration is None:
         if warmup is not None:
@@ -179,6 +185,15 @@ def _times(duration: float | str | None, warmup: float | str | None) -> tuple[in
     if ns == 0:
         raise ValueError(f"duration={duration!r}: expected more than 0, such as '50 ms'")
     return ns // 10 if warmup is None else parse_time(warmup), ns
+
+
+def check_lasted(workload: Workload, contestant: PolicyContestant, duration_ns: int) -> None:
+    """Refuse a run whose programs ended before its duration."""
+    if contestant.elapsed * 1e9 < duration_ns:
+        raise ValueError(
+            f"{workload.name}: its programs were done {contestant.elapsed:.3g} s after the warm-up,"
+            f" before the duration of {duration_ns * 1e-9:.3g} s; give it more repetitions"
+        )
 
 
 def _warm_passes(contestant: PolicyContestant, budget: float, *, paced: bool) -> list[float]:

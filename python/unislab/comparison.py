@@ -142,16 +142,22 @@ class Comparison:
 
     @property
     def timed(self) -> bool:
-        """False on a modelled machine.
+        """Whether there are times of all.
 
         Examples
         --------
         >>> import unislab as us
         >>> machine = us.Machine.grid(1, 1, 1)
         >>> us.compare(us.workloads.pair(times=10), ["slub"], machine=machine).timed
-        False
+        True
         """
-        return all(result.seconds is not None for result in self.results.values())
+        return all(self.rounds.get(name) for name in self.results)
+
+    @property
+    def _unit(self) -> str:
+        """What took that time."""
+        timed = all(result.seconds is not None for result in self.results.values())
+        return "pass" if timed else "mark"
 
     def ratio(self, name: str, reference: str) -> tuple[float, float, float]:
         """Time of one contestant over that of another, with the 95 % interval.
@@ -213,7 +219,7 @@ class Comparison:
         if len(names) < 2:
             only = names[0] if names else min(self.baselines, key=self.warm)
             took = duration(self.warm(only))
-            parts = [f"{self.shown(only)} serves {self.workload} in {took} a pass"]
+            parts = [f"{self.shown(only)} serves {self.workload} in {took} a {self._unit}"]
         else:
             first, second = names[:2]
             parts = [self.first_two()]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unislab import _model, _native
+from unislab.explanation import Explanation
 from unislab.stats import common_counters, lock_counts
 from unislab.workload import Workload, fold_cpus
 
@@ -62,6 +63,8 @@ class PolicyContestant:
     ----------
     marks, elapsed : int, float
         Of :meth:`last_pass`: MARKs of its measured part, and the seconds of that.
+    explanation, rows
+        Of the same on a modelled machine: where its time went, and its timeline.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class PolicyContestant:
         tunables: Mapping[str, Any] | None = None,
         warmup_ns: int = 0,
         duration_ns: int = 0,
+        timeline_ns: int = 0,
     ) -> None:
         import unislab
 
@@ -89,11 +93,14 @@ class PolicyContestant:
         )
         self._runner: Any = None
         self.marks, self.elapsed = 0, 0.0
+        self.explanation: Explanation | None = None
+        self.rows: tuple[tuple[int, ...], ...] = ()
+        self.modelled = self.allocator.machine is not None
+        self._warmup_ns, self._duration_ns = warmup_ns, duration_ns
         try:
             handles = [self._cache(c) for c in workload.caches if not c.kmalloc]
-            modelled = self.allocator.machine is not None
-            module = _model if modelled else _native
-            place = _place(workload, modelled, self.allocator)
+            module = _model if self.modelled else _native
+            place = _place(workload, self.modelled, self.allocator)
             self._runner = module.Runner(
                 *workload._program(place),
                 allocator=self.allocator,
@@ -104,6 +111,7 @@ class PolicyContestant:
                 seed=seed,
                 warmup_ns=warmup_ns,
                 duration_ns=duration_ns,
+                timeline_ns=timeline_ns,
             )
         except BaseException:
             self.close()
@@ -127,20 +135,32 @@ class PolicyContestant:
         """Seconds of n passes; what the last leaves live stays."""
         return list(self._runner.passes(n))
 
+    def busy(self) -> float:
+        """Seconds in which CPUs had something to do in the last pass, on a modelled machine."""
+        time = Explanation._of(self._runner.explain()).time
+        return sum(seconds for phase, seconds in time.items() if phase != "idle")
+
     def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
         """One pass, counted from a clean start to before its clean-up."""
         import pandas as pd
 
         self._runner.clean()
+        measured = self.modelled and self._duration_ns
+        if measured and self._warmup_ns:
+            self._runner.run_for(self._warmup_ns)
         by_cache = self._cache_stats()
         # Reading takes locks too: those are read last before the pass and first after it.
         reading = self._locks()
         locks = self._locks()
-        seconds = self._runner.passes(1)[0]
+        run = self._runner
+        seconds = run.run_for(self._duration_ns) if measured else run.passes(1)[0]
         self.marks, self.elapsed = sum(self._runner.marks()), self._runner.elapsed()
         locks_after = self._locks()
         by_cache_after = self._cache_stats()
         memory = _memory(self.allocator.account(), self._runner.peaks)
+        if self.modelled:
+            self.explanation = Explanation._of(self._runner.explain())
+            self.rows = tuple(self._runner.timeline())
         self._runner.clean()
         changes = {
             name: sum(

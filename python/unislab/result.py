@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+
+    from unislab.explanation import Explanation
 
 __all__ = ["Result", "Seconds", "median_interval"]
 
@@ -85,8 +88,8 @@ class Result:
     label : str
         What a comparison calls it, by default the policy; the column ``policy`` of tables.
     seconds : Seconds or None
-        ``cold``, ``warm`` (median), ``low`` and ``high`` (its 95 % interval) of one pass; None on a
-        modelled machine.
+        ``cold``, ``warm`` (median), ``low`` and ``high`` (its 95 % interval) of one pass; virtual
+        time on a modelled machine; None for a run with a ``duration``.
     counters : mapping
         The common counters over all caches of the last warm pass, without the frees that cleaned
         up after it: the four ``alloc_*`` add up to the allocations of the workload, the four
@@ -110,6 +113,10 @@ class Result:
         a run with a ``duration``. None for a workload that marks none.
     elapsed : float or None
         Seconds of that: ``seconds.warm``, or the duration.
+    explanation : Explanation or None
+        Where the time went, on a modelled machine.
+    rows : tuple
+        What :attr:`timeline` shows.
     tunables, environment, seed, notes
         What was asked for, where it ran, and what is to be known about it.
 
@@ -139,6 +146,8 @@ class Result:
     label: str = ""
     marks: int | None = None
     elapsed: float | None = None
+    explanation: Explanation | None = None
+    rows: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -178,6 +187,87 @@ class Result:
             share(self.counters.get("alloc_fast", 0), made),
             share(self.counters.get("free_fast", 0), freed),
         )
+
+    def why(self, other: Result) -> pd.DataFrame:
+        """Where another modelled run spent more or less time, the largest difference first.
+
+        Columns ``view``, ``what``, the two labels and ``difference`` (the other less this one), in
+        ns a MARK, or an allocation where there are no marks (``frame.attrs["unit"]``). The rows of
+        view ``time`` add up to all time of all CPUs; those of view ``lines`` say how much of it
+        went to getting cache lines, and from where.
+
+        Raises
+        ------
+        ValueError
+            One of them ran on this machine, where nobody can say what time went to.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.grid(2, 1, 2)
+        >>> w = us.workloads.batch(64)
+        >>> slab, slub = (us.run(w, policy, machine=machine) for policy in ("slab", "slub"))
+        >>> list(slab.why(slub).columns)
+        ['view', 'what', 'slab', 'slub', 'difference']
+        """
+        from unislab.explanation import why
+
+        return why(self, other)
+
+    @property
+    def timeline(self) -> pd.DataFrame | None:
+        """Memory over virtual time, of a modelled run with ``timeline=``; else None.
+
+        Columns ``seconds``, ``live``, ``queued``, ``free_in_slabs``, ``reserved``, ``metadata``
+        (bytes), ``slabs`` and ``marks`` (so far).
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.grid(1, 1, 1)
+        >>> r = us.run(us.workloads.batch(64), machine=machine, timeline="1 us")
+        >>> int(r.timeline["live"].max()) > 0
+        True
+        """
+        import pandas as pd
+
+        if not self.rows:
+            return None
+        names = ["seconds", "live", "queued", "free_in_slabs", "reserved", "metadata"]
+        frame = pd.DataFrame(self.rows, columns=[*names, "slabs", "marks"])
+        frame["seconds"] *= 1e-9
+        return frame
+
+    def plot_timeline(self, ax: Axes | None = None) -> Axes:
+        """Plot what reserved memory consisted of over virtual time.
+
+        Raises
+        ------
+        ValueError
+            The run had no ``timeline=``.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> machine = us.Machine.grid(1, 1, 1)
+        >>> r = us.run(us.workloads.batch(64), machine=machine, timeline="1 us")
+        >>> r.plot_timeline().get_ylabel()
+        'KiB'
+        """
+        import matplotlib.pyplot as plt
+
+        frame = self.timeline
+        if frame is None:
+            raise ValueError(
+                f"{self.label} has no timeline; give timeline='1 ms' to run() on a machine"
+            )
+        ax = ax or plt.subplots()[1]
+        parts = ["live", "queued", "free_in_slabs"]
+        ax.stackplot(frame["seconds"], *(frame[p] / 1024 for p in parts), labels=parts, step="post")
+        ax.step(frame["seconds"], frame["reserved"] / 1024, where="post", label="reserved")
+        ax.set(xlabel="virtual time, s", ylabel="KiB", title=f"{self.workload} under {self.label}")
+        ax.legend(loc="upper left", fontsize="small")
+        return ax
 
     def to_frame(self) -> pd.DataFrame:
         """Every number, as a long table: ``workload, policy, quantity, unit, value``.

@@ -156,10 +156,10 @@ void us_kfree(struct us_allocator *allocator, void *object);
 /* Usable bytes; 0 = not the start of an allocation of this allocator. */
 size_t us_ksize(struct us_allocator *allocator, const void *object);
 /* Another size for what us_kmalloc returned, NULL being nothing: us_kmalloc. Size 0 frees and gives
- * NULL. The address stays while the general cache (above those, the order of pages) does; else the
- * lesser of old usable size and new size is copied and the old object freed. When there is no
- * memory the result is NULL and the old object is as it was. `flags` and `node` are for the new
- * one; US_ZERO clears what is not copied. */
+ * NULL. The address stays while us_ksize suffices, so what shrinks stays; else the usable bytes are
+ * copied and the old object freed. When there is no memory the result is NULL and the old object
+ * is as it was. `flags` and `node` are for a new one; US_ZERO clears what is not copied, and of an
+ * object that stays what lies beyond `size`. */
 void *us_krealloc(struct us_allocator *allocator, void *object, size_t size, unsigned flags,
                   int node);
 

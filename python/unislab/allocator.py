@@ -515,8 +515,8 @@ class Allocator:
     ) -> int:
         """Give what :meth:`kmalloc` returned another size.
 
-        While both sizes are of one general cache (or of one number of pages) the address stays;
-        else as many bytes as both hold are copied to a new object and the old one is freed.
+        While :meth:`ksize` suffices the address stays, so what shrinks stays where it is; else
+        the usable bytes are copied to a new object and the old one is freed.
 
         Parameters
         ----------
@@ -525,7 +525,8 @@ class Allocator:
         size : int
             Bytes; 0 frees the object and returns 0.
         node, zero, thisnode
-            Of a new object, as for :meth:`Cache.alloc`; what is not copied is zeroed.
+            Of a new object, as for :meth:`Cache.alloc`; ``zero`` clears what is not copied, and
+            of an object that stays what lies beyond the new size.
 
         Returns
         -------
@@ -546,9 +547,10 @@ class Allocator:
         ...     address = alloc.krealloc(0, 100)
         ...     same = alloc.krealloc(address, 120)
         ...     moved = alloc.krealloc(same, 1000)
-        ...     alloc.ksize(moved), same == address, moved == address
-        ...     alloc.krealloc(moved, 0)
-        (1024, True, False)
+        ...     kept = alloc.krealloc(moved, 10)
+        ...     alloc.ksize(kept), same == address, moved == address, kept == moved
+        ...     alloc.krealloc(kept, 0)
+        (1024, True, False, True)
         0
         """
         raise NotImplementedError

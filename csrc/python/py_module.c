@@ -42,7 +42,7 @@ static bool import_all(struct us_py_state *state)
         {&state->limit_error, "unislab.errors", "LimitExceeded"},
         {&state->live_error, "unislab.errors", "LiveObjectsError"},
         {&state->unknown_name_error, "unislab.errors", "UnknownNameError"},
-        {&state->as_addresses, "unislab.cache", "_as_addresses"},
+        {&state->as_addresses, "unislab.addresses", "as_addresses"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].slot = import_from(wanted[i].module, wanted[i].name);

@@ -7,9 +7,10 @@ this class, so ``isinstance(cache, unislab.Cache)`` holds for both, and a call m
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from unislab.addresses import as_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,47 +54,6 @@ FLAGS: Mapping[str, int] = {
     "account": 16,
 }
 DEBUG_F = 32
-
-
-def _as_array(words: Any) -> NDArray[np.uint64]:
-    """The array over a buffer of 64-bit words; the extension calls it."""
-    import numpy as np
-
-    return np.frombuffer(words, np.uint64)
-
-
-def _as_addresses(addresses: Any) -> NDArray[np.uint64]:
-    """A contiguous array of addresses from any sequence of integers; the extension calls it."""
-    import numpy as np
-
-    if isinstance(addresses, (list, tuple)):
-        return _of_integers(addresses)
-    array = np.asarray(addresses)
-    if array.ndim == 0:
-        raise TypeError(f"expected a sequence of addresses, got {addresses!r:.60}")
-    if array.size == 0:
-        return np.empty(0, np.uint64)
-    if array.dtype == object:
-        return _of_integers(array.ravel().tolist())
-    if array.dtype.kind not in "iu" or array.itemsize == 1:  # bytes are no addresses
-        raise TypeError(f"expected integer addresses, got an array of {array.dtype}")
-    if array.dtype.kind == "i" and bool((array < 0).any()):
-        raise ValueError(f"{int(array.min())} is no address: expected 0 to 2**64 - 1")
-    return np.ascontiguousarray(array, np.uint64)
-
-
-def _of_integers(addresses: Sequence[Any]) -> NDArray[np.uint64]:
-    """One by one: NumPy would make floats of large and small integers mixed."""
-    import numpy as np
-
-    try:
-        return np.fromiter(map(operator.index, addresses), np.uint64, len(addresses))
-    except TypeError:
-        wrong = next(a for a in addresses if not hasattr(a, "__index__"))
-        raise TypeError(f"{wrong!r:.60} is no address: expected an integer") from None
-    except OverflowError:
-        wrong = next(a for a in addresses if not 0 <= a < 2**64)
-        raise ValueError(f"{wrong} is no address: expected 0 to 2**64 - 1") from None
 
 
 class Cache:
@@ -304,7 +264,7 @@ class Cache:
         ...     obj.free()
         True
         """
-        return _as_array(self._live())
+        return as_array(self._live())
 
     # ---- the cache as a whole ---------------------------------------------------------------
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from unislab.allocator import Allocator
+    from unislab.allocator_base import AllocatorBase
     from unislab.cache import Cache
 
 __all__ = ["Stats", "allocator_stats", "cache_stats", "common_counters", "lock_counts"]
@@ -201,13 +201,13 @@ def _rows(core: Any, policy: str) -> tuple[dict[str, str], int]:
     return {name: help_ for name, help_, _feeds, _less in rows}, common
 
 
-def common_counters(allocator: Allocator) -> tuple[str, ...]:
+def common_counters(allocator: AllocatorBase) -> tuple[str, ...]:
     """Names of the counters that every policy has."""
     rows, common = _rows(allocator._core, allocator.policy)
     return tuple(rows)[:common]
 
 
-def lock_counts(allocator: Allocator) -> dict[str, int]:
+def lock_counts(allocator: AllocatorBase) -> dict[str, int]:
     """How often locks were taken and found taken, by class."""
     counts = {}
     for name, acquired, contended in allocator._locks():
@@ -225,7 +225,7 @@ def cache_stats(cache: Cache, exact: bool) -> Stats:
     return Stats(tuple(rows), counts, {}, rows, repr(cache.name))
 
 
-def allocator_stats(allocator: Allocator, exact: bool) -> Stats:
+def allocator_stats(allocator: AllocatorBase, exact: bool) -> Stats:
     """What :meth:`Allocator.stats <unislab.Allocator.stats>` returns: common counters and locks."""
     import numpy as np
 

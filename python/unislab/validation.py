@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unislab.allocator import Allocator
+    from unislab.allocator_base import AllocatorBase
     from unislab.cache import Cache
 
 _COUNTS = (
@@ -123,7 +123,7 @@ def cache_validation(cache: Cache) -> Validation:
     )
 
 
-def allocator_validation(allocator: Allocator) -> Validation:
+def allocator_validation(allocator: AllocatorBase) -> Validation:
     """Check every cache, one after the other."""
     parts = allocator._each(cache_validation)
     sums = {name: sum(getattr(part, name) for part in parts.values()) for name in _COUNTS}

@@ -102,6 +102,13 @@ struct us_policy {
     size_t (*alloc_bulk)(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
     void (*free_bulk)(struct us_cache *c, size_t n, void *const *objects);
 
+    /* Stocks that a caller has to itself (us_cache_prefill_sheaf); all four or none. They are shown
+     * as US_STOCK_PREFILLED and end with the cache. NULL and false: not enough memory. */
+    struct us_sheaf *(*prefill)(struct us_cache *c, unsigned flags, uint32_t n);
+    void *(*alloc_prefilled)(struct us_cache *c, struct us_sheaf *s);
+    bool (*refill)(struct us_cache *c, unsigned flags, struct us_sheaf **s, uint32_t n);
+    void (*give_back)(struct us_cache *c, struct us_sheaf *s);
+
     /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
     void (*expire_begin)(struct us_cache *c);
     /* The stages of a pass do not stop once its target is reached. */

@@ -245,9 +245,8 @@ bool us_sheaves_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, v
 size_t us_sheaves_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
 void us_sheaves_free_bulk(struct us_cache *c, size_t n, void *const *object);
 
-/* A sheaf of at least n objects for the caller alone, from which allocations cannot fail; NULL
- * without memory, and for caches without sheaves. Its objects count as queued until they are
- * handed out. */
+/* A sheaf of at least n objects, n > 0, for the caller alone, from which allocations cannot fail;
+ * NULL without memory. Its objects count as queued until they are handed out. */
 struct us_sheaf *us_sheaves_prefill(struct us_cache *c, unsigned flags, uint32_t n);
 void *us_sheaves_alloc_from(struct us_cache *c, struct us_sheaf *s); /* NULL = it is empty */
 /* At least n objects again; the sheaf may be another one then. False: not enough memory. */

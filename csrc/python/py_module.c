@@ -75,6 +75,7 @@ static int module_exec(PyObject *module)
         return -1;
     if (!(state->addresses_type = add_type(module, &us_py_addresses_spec, NULL, NULL)) ||
         !(state->object_type = add_type(module, &us_py_object_spec, "unislab.objects", "Object")) ||
+        !(state->sheaf_type = add_type(module, &us_py_sheaf_spec, "unislab.sheaves", "Sheaf")) ||
         !(state->cache_type = add_type(module, &us_py_cache_spec, "unislab.cache", "Cache")) ||
         !(state->allocator_type =
               add_type(module, &us_py_allocator_spec, "unislab.allocator", "Allocator")))

@@ -35,6 +35,7 @@ from unislab.cache import Cache
 from unislab.errors import CorruptionError, LimitExceeded, LiveObjectsError, UnknownNameError
 from unislab.machine import Machine, Topology
 from unislab.objects import Object
+from unislab.sheaves import Sheaf
 from unislab.sizes import parse_size, parse_time
 from unislab.stats import Stats
 from unislab.tunables import Tunables
@@ -61,6 +62,7 @@ __all__ = [
     "Object",
     "Reaper",
     "Result",
+    "Sheaf",
     "Stats",
     "Topology",
     "Trace",

@@ -160,12 +160,12 @@ class Allocator(Kmalloc, Cpus, Views):
         Parameters
         ----------
         force : bool
-            Also with live objects, whose handles are dead from then on.
+            Also with live objects and prefilled sheaves, whose handles are dead from then on.
 
         Raises
         ------
         LiveObjectsError
-            When objects are live; the text lists how many and where.
+            When objects are live or prefilled sheaves out; the text lists how many and where.
         BufferError
             While views of objects exist, even with ``force``.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from unislab.allocator import Allocator
     from unislab.objects import Object
+    from unislab.sheaves import Sheaf
     from unislab.stats import Stats
     from unislab.tunables import Tunables
     from unislab.validation import Validation
@@ -74,7 +75,7 @@ class Cache:
     alive : bool
         False once destroyed, or once the allocator is closed; calls then raise ``RuntimeError``.
     dropped : int
-        Owned objects that were dropped while live, and freed.
+        Owned objects and prefilled sheaves that were dropped while live, and given back.
     constructor : callable or None
         The callable given as constructor.
 
@@ -251,6 +252,44 @@ class Cache:
         """
         raise NotImplementedError
 
+    def prefill_sheaf(self, n: int, /) -> Sheaf:
+        """Set objects aside, so that allocating them later cannot fail.
+
+        Linux's ``kmem_cache_prefill_sheaf``. Policies without sheaves refuse: there
+        :meth:`alloc_bulk` takes the objects themselves. Under ``debug="F"``, where caches have no
+        sheaves otherwise, it is a sheaf of exactly ``n`` objects, filled from slabs.
+
+        Parameters
+        ----------
+        n : int
+            1 to 16382: the next ``n`` allocations from the sheaf cannot fail. One of up to
+            ``tunables.sheaf_capacity`` objects is filled to that capacity.
+
+        Returns
+        -------
+        Sheaf
+            Returns itself at the end of a ``with`` block, or by ``close()``.
+
+        Raises
+        ------
+        ValueError
+            For a policy without sheaves, or a number out of range.
+        MemoryError
+            When there is no memory for so many objects.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator("sheaves") as alloc:
+        ...     cache = alloc.create_cache("pair", 16)
+        ...     with cache.prefill_sheaf(8) as sheaf:
+        ...         alloc.fail("pages", rate=1.0)
+        ...         objects = [sheaf.alloc_address() for _ in range(8)]
+        ...     alloc.fail("pages")
+        ...     cache.free_bulk(objects)
+        """
+        raise NotImplementedError
+
     def live(self) -> NDArray[np.uint64]:
         """Addresses of all objects in use.
 
@@ -391,9 +430,9 @@ class Cache:
         Returns
         -------
         pandas.DataFrame
-            ``kind`` (cpu, shared, alien), ``name``, ``cpu``, ``domain``, ``node`` (of the objects),
-            ``objects``, ``capacity``, ``touched`` (since the last ageing), ``addresses`` (list,
-            oldest first). What does not apply is missing (``<NA>``).
+            ``kind`` (cpu, shared, alien, prefilled), ``name``, ``cpu``, ``domain``, ``node`` (of
+            the objects), ``objects``, ``capacity``, ``touched`` (since the last ageing),
+            ``addresses`` (list, oldest first). What does not apply is missing (``<NA>``).
 
         Examples
         --------
@@ -481,17 +520,17 @@ class Cache:
         """End the cache.
 
         One of several names of a cache (:attr:`aliases`) is only given up, whatever is live; its
-        owned objects can no longer be used and stay live in the cache.
+        owned objects and sheaves can no longer be used and stay in the cache.
 
         Parameters
         ----------
         force : bool
-            Also with live objects, whose handles are dead from then on.
+            Also with live objects and sheaves, whose handles are dead from then on.
 
         Raises
         ------
         LiveObjectsError
-            When objects are live; the text says how many and where.
+            When objects are live or prefilled sheaves out; the text says how many and where.
         BufferError
             While views of its objects exist, even with ``force``.
 

@@ -118,7 +118,10 @@ struct us_policy {
      * none. US_EXPIRE_END: nothing was moved, and a pass over all caches ends here. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
-    /* Periodic work of a CPU that is online; period 0 = none. */
+    /* Periodic work of a CPU that is online; period 0 = none. All caches that are due are ticked
+     * for one CPU before the next. Those that say before, racily, that they will close the CPU's
+     * region find it closed, in a round (local.h). tick_closes may be NULL. */
+    bool (*tick_closes)(const struct us_cache *c, unsigned cpu, uint64_t now);
     void (*tick)(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
     uint64_t (*tick_period)(const struct us_cache *c);
     /* Sizes that follow the traffic. Every adapt_period (0 = never) of the policy's clock

@@ -418,6 +418,7 @@ const struct us_policy us_policy_slab = {
     .alloc_node = slab_alloc_node,
     .alloc_bulk = slab_alloc_bulk,
     .free_bulk = slab_free_bulk,
+    .tick_closes = us_slabp_tick_closes,
     .tick = us_slabp_tick,
     .tick_period = us_slabp_tick_period,
     .flush_cpu = us_slabp_flush_cpu,

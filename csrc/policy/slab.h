@@ -214,6 +214,7 @@ enum us_status us_slabp_tune(struct us_cache *c, struct us_flight *f, struct us_
 void us_slabp_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 
 /* slab_reap.c */
+bool us_slabp_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now);
 void us_slabp_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_slabp_tick_period(const struct us_cache *c);
 void us_slabp_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);

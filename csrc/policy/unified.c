@@ -583,6 +583,7 @@ const struct us_policy us_policy_unified = {
     .free_bulk = us_unified_free_bulk,
     .expire_begin = us_unified_expire_begin,
     .expire = us_unified_expire,
+    .tick_closes = us_unified_tick_closes,
     .tick = us_unified_tick,
     .tick_period = us_unified_tick_period,
     .adapt_period = us_unified_adapt_period,

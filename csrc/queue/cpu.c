@@ -183,14 +183,21 @@ void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *
 
 /* ---- ageing, flushing ------------------------------------------------------------------------ */
 
+bool us_cpu_wants_visit(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_ring *ring = us_local_ring(&c->local, cpu);
+
+    return ring && (us_ring_size(ring) || us_ring_touched(ring));
+}
+
 unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_due_fn *due,
                     bool try_only, us_drain_fn *drain)
 {
-    struct us_ring *ring = us_local_ring(&c->local, cpu);
+    struct us_ring *ring;
     void *region;
     unsigned n;
 
-    if (!ring || (us_ring_size(ring) == 0 && !us_ring_touched(ring)))
+    if (!us_cpu_wants_visit(c, cpu))
         return 0;
     if (!us_local_close(&c->local, f, cpu, try_only, &region))
         return 0;

@@ -66,6 +66,8 @@ unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *cons
 
 /* The policy's rule: how many of the oldest leave a queue that is visited now. */
 typedef unsigned us_due_fn(const struct us_cache *c, const struct us_ring *ring);
+/* Racily: has a visit to a CPU's ring anything to do? Not when it is empty and untouched. */
+bool us_cpu_wants_visit(const struct us_cache *c, unsigned cpu);
 /* One visit to a CPU's ring: what is due goes where `drain` puts it, and the ring counts as
  * untouched from then on. Returns how many left. */
 unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_due_fn *due,

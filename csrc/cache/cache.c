@@ -159,8 +159,8 @@ static const struct us_policy *find_policy(const char *name, struct us_error *e)
         length = us_append(known, sizeof(known), length, "%s%s", n ? ", " : "", names[n]);
     }
     near = name ? us_nearest(name, names, n) : NULL;
-    us_error_fill(e, US_EINVAL, "unknown policy '%s'%s%s%s; policies are %s", name ? name : "",
-                  near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", known);
+    us_error_fill(e, US_EINVAL, "no policy '%s': %s%s%sknown are %s", name ? name : "",
+                  near ? "did you mean '" : "", near ? near : "", near ? "'? " : "", known);
     return NULL;
 }
 

@@ -36,7 +36,7 @@ enum us_status {
 struct us_error {
     enum us_status status;
     uint64_t requested, limit; /* for US_ENOMEM against a budget, else 0 */
-    char text[400];
+    char text[640];
 };
 
 /* Flags of one allocation. */

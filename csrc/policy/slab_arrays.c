@@ -40,12 +40,15 @@ static uint32_t rule_shared(const struct us_cache *c)
 }
 
 /* The original's checks of what is written to /proc/slabinfo. */
-static enum us_status check_tuning(const struct us_slabp_tuning *t, struct us_error *e)
+static enum us_status check_tuning(const struct us_cache *c, const struct us_slabp_tuning *t,
+                                   struct us_error *e)
 {
     if (t->batchcount > t->limit)
-        return us_fail(e, US_EINVAL,
-                       "policy slab: batchcount %lld is above limit %lld; expected 1 to limit",
-                       (long long)t->batchcount, (long long)t->limit);
+        return us_fail(
+            e, US_EINVAL,
+            "policy slab: batchcount %lld is above limit %lld of cache '%s'; expected 1 to "
+            "limit: raise limit first, or give both at creation",
+            (long long)t->batchcount, (long long)t->limit, c->name);
     if (t->shared * t->batchcount > (int64_t)US_RING_MAX)
         return us_fail(e, US_EINVAL,
                        "policy slab: shared %lld of batchcount %lld are %lld objects; expected a "
@@ -96,7 +99,7 @@ enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_
 
     if (t.batchcount == 0)
         t.batchcount = (t.limit + 1) / 2;
-    if (check_tuning(&t, e) != US_OK)
+    if (check_tuning(c, &t, e) != US_OK)
         return US_EINVAL;
     apply(c, st, &t);
     st->colour_off = (uint32_t)(g->align > US_LINE ? g->align : US_LINE);
@@ -210,7 +213,7 @@ enum us_status us_slabp_tune(struct us_cache *c, struct us_flight *f, struct us_
     bool made = false;
     void **ring;
 
-    if (check_tuning(&wish, e) != US_OK)
+    if (check_tuning(c, &wish, e) != US_OK)
         return US_EINVAL;
     ring = us_meta_alloc(mem, rings);
     shared = us_meta_alloc(mem, queues);

@@ -24,7 +24,8 @@
         get_queue, NULL,                                                                          \
         "CPU queue size that was asked for; refills stop there")                                  \
     row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,      \
-        "objects moved between levels at once; at most queue_size (unified-v4: at least that)")                               \
+        "objects moved between levels at once; at most queue_size, and a larger one given at "    \
+        "creation counts as half of it (unified-v4: at least queue_size)")                        \
     row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
         "objects in CPU queues")                                                                  \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
@@ -89,7 +90,7 @@ enum us_unified_tunable {
     row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                            \
         "popped from a non-empty CPU queue")                                                      \
     row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                           \
-        "CPU queue and shared queue both empty")                                                  \
+        "CPU queue empty, and the shared queue too where there is one")                           \
     row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                             \
         "another node's object from its slab, there being no alien queue")                        \
     row(FREE_FASTPATH, "free_fastpath", US_FREE_FAST, US_FROM_PUSHES,                             \

@@ -460,8 +460,8 @@ static const struct us_policy *policy_named(PyObject *name_object)
         for (; n < 64 && us_policy_at((unsigned)n); n++)
             names[n] = us_policy_at((unsigned)n)->name;
         near = us_nearest(name, names, n);
-        PyErr_Format(PyExc_ValueError, "unknown policy '%s'%s%s%s; unislab.policies() lists them",
-                     name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
+        PyErr_Format(PyExc_ValueError, "no policy '%s': %s%s%sunislab.policies() lists them", name,
+                     near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
     }
     return policy;
 }

@@ -138,13 +138,14 @@ static bool set_up(struct us_allocator *a, struct us_cache *c, struct us_error *
         return false;
     }
     c->head = policy->entries[mode];
+    c->task_placed = (c->flags & US_MEM_SPREAD) != 0; /* the policy may want it, too */
     if (policy->create(c, e) != US_OK) {
         us_local_fini(&c->local, &memory);
         return false;
     }
     if (c->flags & US_DEBUG_F)
         c->head = us_debug_entries;
-    else if (c->flags & US_MEM_SPREAD)
+    else if (c->task_placed)
         c->head.alloc = us_spread_entries.alloc;
     return true;
 }

@@ -32,6 +32,9 @@
     row(DEFRAG_RATIO, "remote_node_defrag_ratio", "percent", 0, 100, 100, 0,                      \
         NULL, set_defrag_ratio,                                                                   \
         "how often other nodes' partial slabs are tried before a new slab")                       \
+    row(STRICT_NUMA, "slab_strict_numa", "0/1", 0, 1, 0, US_T_CREATE, NULL, NULL,                 \
+        "a task's memory policy places each object of single allocations that name no node; "     \
+        "0 = sheaves serve what they have; bulk calls and prefilled sheaves never look")          \
     row(CPU_PARTIAL, "cpu_partial", "objects", 0, 0, 0, 0, NULL, NULL,                            \
         "there are no per-CPU partial lists any more: only 0 is accepted")                        \
     row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, get_order, NULL,         \

@@ -163,6 +163,9 @@ class Cpus(AllocatorBase):
     ) -> Iterator[Self]:
         """Place the objects that the calling thread takes from ``mem_spread`` caches.
 
+        Under policy ``sheaves`` with ``slab_strict_numa=1`` single allocations of every cache
+        follow it, too.
+
         Parameters
         ----------
         preferred : int

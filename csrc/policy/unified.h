@@ -149,6 +149,7 @@ struct us_unified_form {
     bool posted_batch;    /* batch_size may not be below queue_size */
     bool posted_expiry;   /* 2.13, rows 4 to 7; no stage stops at the target */
     bool resize_drains;   /* resizing empties queues */
+    bool posted_accounts; /* queues count as the metadata that the posted ones took */
     int64_t fixed[US_UNIFIED_NTUNABLES]; /* of rows that its table lacks */
 };
 extern const struct us_unified_form us_unified_carried_on, us_unified_posted, us_unified_sleb;

@@ -8,18 +8,22 @@
 struct us_ring *us_cpu_ring_new(struct us_cache *c, unsigned cpu, struct us_ring_plan plan)
 {
     const struct us_span span = us_ring_span(c, plan.any_node, us_node_of_cpu(c->machine, cpu));
-    struct us_ring *ring = us_meta_alloc(c->slabs->memory, us_ring_bytes(plan.capacity));
+    struct us_memory *mem = c->slabs->memory;
+    const size_t bytes = us_ring_bytes(plan.capacity);
+    const size_t account = plan.account ? plan.account : us_meta_rounded(mem, bytes);
+    struct us_ring *ring = us_meta_alloc_as(mem, bytes, account);
 
     if (!ring)
         return NULL;
     us_ring_init(ring, plan.capacity, span.base, span.length);
+    ring->account = account;
     atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);
     return ring;
 }
 
 void us_cpu_ring_free(struct us_cache *c, struct us_ring *ring)
 {
-    us_meta_free(c->slabs->memory, ring, us_ring_bytes(ring->capacity));
+    us_meta_free_as(c->slabs->memory, ring, us_ring_bytes(ring->capacity), ring->account);
 }
 
 bool us_cpu_ring_populate(struct us_cache *c, struct us_flight *f, unsigned cpu,

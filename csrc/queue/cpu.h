@@ -14,7 +14,8 @@
 /* How each ring of a cache is made. */
 struct us_ring_plan {
     uint32_t capacity;
-    bool any_node; /* takes objects of every node, not the CPU's alone */
+    bool any_node;  /* takes objects of every node, not the CPU's alone */
+    size_t account; /* bytes of metadata that the original's takes; 0 = ours */
 };
 
 /* First address and length of what a ring takes. */

@@ -31,7 +31,10 @@ class Stats(Mapping[str, int]):
     exactly one of ``alloc_fast``, ``alloc_second_level``, ``alloc_slow``, ``alloc_remote``, each
     free in exactly one of the four ``free_*``. A cache's snapshot continues with the policy's own
     counters under their historical names, an allocator's with ``lock_acquired_*`` and
-    ``lock_contended_*`` by class of lock.
+    ``lock_contended_*`` by class of lock: ``shared`` (a stock that several CPUs share), ``alien``
+    (one of another node's objects), ``slab`` (one slab), ``node`` (a node's lists of slabs),
+    ``pages`` (the page provider), ``meta`` (memory for tables and stocks), ``control`` (one CPU,
+    whose stock is drained from afar), ``config`` and ``stats`` (caches made, tuned, read).
 
     Subtracting an earlier snapshot gives what happened between the two.
 

@@ -99,7 +99,10 @@ class Validation:
 
     def __repr__(self) -> str:
         state = "ok" if self.ok else f"{self.errors} errors"
-        return f"<Validation of {self.name}: {state}, {self.total} objects in {self.slabs} slabs>"
+        return (
+            f"<Validation of {self.name}: {state}, {self.total} objects in "
+            f"{self.slabs} slab{'s' if self.slabs != 1 else ''}>"
+        )
 
 
 def cache_validation(cache: Cache) -> Validation:

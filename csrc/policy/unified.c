@@ -66,6 +66,7 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
     struct us_queue *q;
     unsigned cpu;
 
+    us_unified_stir(c);
     if (n == 0) {
         us_local_touch(&c->local, f, base);
         return;
@@ -360,6 +361,7 @@ static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, uns
     uint32_t room = 0;
     struct us_queue *q = shard_with_room(c, cpu, &room);
 
+    us_unified_stir(c);
     if (room && q->node == node) {
         bool shared = us_unified_to_shared(c, f, cpu, q, &object, 1) != 0;
 
@@ -381,6 +383,7 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     uint32_t room = 0;
     unsigned n, shared = 0;
 
+    us_unified_stir(c);
     if (q) {
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
         q = shard_with_room(c, cpu, &room);

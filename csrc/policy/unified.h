@@ -181,8 +181,10 @@ struct us_unified {
      * look. */
     uint32_t grown_queue, grown_shared;
     uint64_t seen_shared, seen_drains, seen_refills;
+    _Atomic uint64_t looked; /* policy's clock at the last look */
     uint64_t drained;        /* drains to slabs that no refill has answered yet */
     _Atomic bool pressed;    /* memory ran short since the last look */
+    _Atomic bool stirred;    /* an object crossed the edge of a CPU queue since the last look */
     uint32_t budget_objects; /* shared stock stops here; UINT32_MAX without a budget */
     unsigned nlists;
     struct us_unified_list *list;     /* [nlists] */
@@ -290,6 +292,14 @@ size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_
 void us_unified_free_bulk(struct us_cache *c, size_t n, void *const *object);
 
 /* unified_adapt.c */
+/* Traffic that a look will judge. Told once a look: the line is read by every CPU. */
+US_INLINE void us_unified_stir(struct us_cache *c)
+{
+    struct us_unified *st = us_unified_of(c);
+
+    if (!atomic_load_explicit(&st->stirred, memory_order_relaxed))
+        atomic_store_explicit(&st->stirred, true, memory_order_relaxed);
+}
 uint64_t us_unified_adapt_period(const struct us_cache *c);
 bool us_unified_wants_adapt(struct us_cache *c);
 void us_unified_adapt(struct us_cache *c, struct us_flight *f);

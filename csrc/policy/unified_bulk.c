@@ -31,6 +31,7 @@ static unsigned take_refill(struct us_cache *c, struct us_flight *f, size_t left
     us_lock_drop(f, us_queue_lock(q));
     if (n == 0)
         return 0;
+    us_unified_stir(c);
     us_count(c, cpu, US_UNIFIED_ALLOC_SHARED);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n - 1);
     us_local_harvest(&c->local, cpu, n - 1, 0);
@@ -138,6 +139,7 @@ static size_t flow_through(struct us_cache *c, struct us_flight *f, unsigned cpu
         return 0;
     }
     straight = moved - taken < flow.frees ? moved - taken : flow.frees;
+    us_unified_stir(c);
     us_count_n(c, cpu, US_UNIFIED_FREE_SHARED, flow.overflows);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, taken + straight);
     us_local_harvest(&c->local, cpu, 0, straight - flow.overflows);

@@ -149,6 +149,7 @@ struct us_unified_form {
     bool posted_batch;    /* batch_size may not be below queue_size */
     bool posted_expiry;   /* 2.13, rows 4 to 7; no stage stops at the target */
     bool resize_drains;   /* resizing empties queues */
+    bool single_calls;    /* bulk calls go through the rings object by object */
     bool posted_accounts; /* queues count as the metadata that the posted ones took */
     int64_t fixed[US_UNIFIED_NTUNABLES]; /* of rows that its table lacks */
 };
@@ -278,18 +279,16 @@ void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned
 /* unified.c: parts of the slow paths. */
 /* How many objects a miss on the CPU's ring asks the next level for. */
 uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu);
-void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node);
 /* Room that the shared queue offers, the byte budget considered. A racy look before the lock. */
 uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue *q);
 /* Moves objects on top of the shared queue; what finds no room goes to slabs. Returns how many the
  * queue took. */
 unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
                               struct us_queue *q, void **object, unsigned n);
-void us_unified_free_slow(struct us_cache *c, void *object);
 
-/* unified_bulk.c */
-size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
-void us_unified_free_bulk(struct us_cache *c, size_t n, void *const *object);
+/* unified_bulk.c: the `take` and `put` of struct us_cpu_past. */
+size_t us_unified_take_straight(struct us_cache *c, size_t left, void **out);
+size_t us_unified_put_straight(struct us_cache *c, size_t n, void *const *object);
 
 /* unified_adapt.c */
 /* Traffic that a look will judge. Told once a look: the line is read by every CPU. */

@@ -66,6 +66,7 @@ const struct us_unified_form us_unified_posted = {
     .posted_expiry = true,
     .resize_drains = true,
     .posted_accounts = true,
+    .single_calls = true,
     .fixed = {FIXED_AS_POSTED},
 };
 
@@ -76,5 +77,6 @@ const struct us_unified_form us_unified_sleb = {
     .no_lowmem = true,
     .resize_drains = true,
     .posted_accounts = true,
+    .single_calls = true,
     .fixed = {FIXED_AS_POSTED},
 };

@@ -123,8 +123,8 @@ void us_cpu_rings_change(struct us_cache *c, struct us_flight *f, void **ring, b
 
 /* ---- bulk calls ------------------------------------------------------------------------------ */
 
-size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out,
-                         void *(*one)(struct us_cache *c, unsigned flags, int node))
+size_t us_cpu_alloc_bulk(struct us_cache *c, const struct us_cpu_past *past, unsigned flags,
+                         int node, size_t n, void **out)
 {
     size_t got = 0;
 
@@ -136,8 +136,11 @@ size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n,
             got += k;
             if (k)
                 continue;
+            got += past->take ? past->take(c, left, out + got) : 0;
+            if (got == n)
+                break;
         }
-        out[got] = one(c, flags, node);
+        out[got] = past->alloc(c, flags, node);
         if (!out[got])
             break;
         got++;
@@ -155,7 +158,9 @@ static unsigned run_of(void *const *object, size_t most, struct us_span span)
     return n;
 }
 
-unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
+/* Pushes the first of n > 0 objects, as many as one sequence takes; returns how many. *all: the
+ * next is not known to miss. */
+static unsigned push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
                          bool *all)
 {
     const struct us_range *r = &c->slabs->range;
@@ -171,17 +176,20 @@ unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *cons
     return pushed;
 }
 
-void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                      void (*one)(struct us_cache *c, void *object))
+void us_cpu_free_bulk(struct us_cache *c, const struct us_cpu_past *past, bool any_node, size_t n,
+                      void *const *object)
 {
-    size_t i = 0;
+    size_t i = 0, went;
+    bool all;
 
     while (i < n) {
-        bool all;
-
-        i += us_cpu_push_run(c, any_node, n - i, object + i, &all);
-        if (!all)
-            one(c, object[i++]);
+        i += push_run(c, any_node, n - i, object + i, &all);
+        if (all)
+            continue;
+        went = past->put ? past->put(c, n - i, object + i) : 0;
+        i += went;
+        if (went == 0)
+            past->free(c, object[i++]);
     }
 }
 

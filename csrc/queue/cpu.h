@@ -52,16 +52,20 @@ void us_cpu_rings_change(struct us_cache *c, struct us_flight *f, void **ring, b
 
 /* ---- bulk calls ------------------------------------------------------------------------------ */
 
-/* Leave counters and queues as n single calls. `one` serves an object that the ring cannot. */
-size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out,
-                         void *(*one)(struct us_cache *c, unsigned flags, int node));
-void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                      void (*one)(struct us_cache *c, void *object));
-
-/* Pushes the first of n > 0 objects, as many as one sequence takes; returns how many. *all: the
- * next is not known to miss. */
-unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                         bool *all);
+/* What serves objects that the ring cannot. */
+struct us_cpu_past {
+    void *(*alloc)(struct us_cache *c, unsigned flags, int node);
+    void (*free)(struct us_cache *c, void *object);
+    /* Many at once, straight between caller and next level, where single calls would carry them
+     * through the ring; return how many, 0 = as single calls do it. NULL = never. */
+    size_t (*take)(struct us_cache *c, size_t n, void **out);
+    size_t (*put)(struct us_cache *c, size_t n, void *const *object);
+};
+/* Leave counters and queues as n single calls. */
+size_t us_cpu_alloc_bulk(struct us_cache *c, const struct us_cpu_past *past, unsigned flags,
+                         int node, size_t n, void **out);
+void us_cpu_free_bulk(struct us_cache *c, const struct us_cpu_past *past, bool any_node, size_t n,
+                      void *const *object);
 
 /* ---- ageing, flushing ------------------------------------------------------------------------ */
 

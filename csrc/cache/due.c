@@ -84,31 +84,17 @@ static uint64_t tick_due(struct us_cache *c, uint64_t now)
     return due <= now && period_of(c) ? due : 0;
 }
 
-/* Begins the CPU's round with every cache that will close its region; false when there is none. */
-static bool begin_round(struct us_allocator *a, struct us_flight *f, unsigned cpu, uint64_t now)
+static bool tick_closes(struct us_cache *c, unsigned cpu, uint64_t now)
 {
-    bool begun = false;
-    struct us_cache *c;
-    uint64_t due;
+    const uint64_t due = tick_due(c, now);
 
-    for (c = us_first_cache(a); c; c = c->next) {
-        due = tick_due(c, now);
-        if (!due || !c->policy->tick_closes || !c->policy->tick_closes(c, cpu, due))
-            continue;
-        if (!begun && !us_round_begin(a->machine, f, cpu))
-            return false;
-        begun = true;
-        us_round_join(&c->local, f);
-    }
-    if (begun)
-        us_round_fence(f);
-    return begun;
+    return due && c->policy->tick_closes && c->policy->tick_closes(c, cpu, due);
 }
 
 /* One tick of every cache that is due: first all on one CPU, whose queues are closed together. */
 static void tick_cpu(struct us_allocator *a, struct us_flight *f, unsigned cpu, uint64_t now)
 {
-    const bool round = begin_round(a, f, cpu, now);
+    const bool round = us_begin_round(a, f, cpu, tick_closes, now);
     struct us_cache *c;
     uint64_t due;
 
@@ -155,15 +141,17 @@ static uint64_t first_due(const struct us_allocator *a)
 /* Runs the ticks that are due, the missed ones too; returns when the next one is. */
 static uint64_t tick_all(struct us_allocator *a, struct us_flight *f, uint64_t now)
 {
+    uint64_t next = first_due(a);
     unsigned n, cpu;
 
-    for (n = 1; n <= CATCH_UP && first_due(a) <= now; n++) {
+    for (n = 1; n <= CATCH_UP && next <= now; n++) {
         for (cpu = 0; cpu < a->machine->ncpus; cpu++)
             if (us_cpu_online(a->machine, cpu))
                 tick_cpu(a, f, cpu, now);
         tick_done(a, now, n == CATCH_UP);
+        next = first_due(a);
     }
-    return first_due(a);
+    return next;
 }
 
 /* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A

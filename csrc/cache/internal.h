@@ -144,6 +144,12 @@ void us_refuse(struct us_cache *c, const void *object, enum us_misuse_kind kind)
 /* ---- time, pressure, fork -------------------------------------------------------------------- */
 
 bool us_pressure(void *context, struct us_flight *f, unsigned node, enum us_pressure kind);
+/* Whether the cache will close its region on the CPU, racily. */
+typedef bool us_closes_fn(struct us_cache *c, unsigned cpu, uint64_t now);
+/* Begins the CPU's round (local.h) with every cache that will; false, and no round, when none will
+ * or the flight is nested. */
+bool us_begin_round(struct us_allocator *a, struct us_flight *f, unsigned cpu, us_closes_fn *closes,
+                    uint64_t now);
 void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_schedule(struct us_allocator *a,

@@ -118,6 +118,11 @@ struct us_policy {
      * none. US_EXPIRE_END: nothing was moved, and a pass over all caches ends here. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
+    /* Stage CPU of one CPU alone, wherever it has something to do: returns bytes as expire does.
+     * All caches are asked for one CPU before the next, in a round (local.h). NULL: through expire.
+     */
+    bool (*expire_cpu_closes)(const struct us_cache *c, unsigned cpu);
+    uint64_t (*expire_cpu)(struct us_cache *c, struct us_flight *f, unsigned cpu);
     /* Periodic work of a CPU that is online; period 0 = none. All caches that are due are ticked
      * for one CPU before the next. Those that say before, racily, that they will close the CPU's
      * region find it closed, in a round (local.h). tick_closes may be NULL. */

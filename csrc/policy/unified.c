@@ -36,7 +36,7 @@
  * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
  * off-node slab that the provider fell back to gives the caller its object and nothing to the
  * queue, queues can be bounded in bytes (queue_budget), a timer can age what lies idle
- * (expire_period; off unless set, for ageing costs a fence a queue and the refills that follow),
+ * (expire_period; off unless set, for what was aged is fetched again by who uses it after all),
  * and sizes left to the rules follow the traffic (unified_adapt.c).
  */
 #include "policy/unified.h"
@@ -587,6 +587,8 @@ const struct us_policy us_policy_unified = {
     .ncounters = US_UNIFIED_NCOUNTERS,
     .expire_begin = us_unified_expire_begin,
     .expire = us_unified_expire,
+    .expire_cpu_closes = us_cpu_wants_visit,
+    .expire_cpu = us_unified_expire_cpu,
     .tick_closes = us_unified_tick_closes,
     .tick = us_unified_tick,
     .tick_period = us_unified_tick_period,

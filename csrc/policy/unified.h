@@ -309,6 +309,7 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
                            enum us_stage stage, uint64_t target, bool try_only);
 void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
 uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
+uint64_t us_unified_expire_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu);
 bool us_unified_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now);
 void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_unified_tick_period(const struct us_cache *c);

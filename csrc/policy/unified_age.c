@@ -217,6 +217,15 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
     return moved * stride;
 }
 
+uint64_t us_unified_expire_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu)
+{
+    const uint64_t moved = age_cpu(c, f, cpu, false), bytes = moved * c->geometry.stride;
+
+    us_stat_add(c, cpu, US_EXPIRE_OBJECTS, moved);
+    us_unified_of(c)->last_expired += bytes;
+    return bytes;
+}
+
 bool us_unified_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now)
 {
     (void)now;
@@ -235,7 +244,6 @@ static bool first_of_node(const struct us_machine *m, unsigned cpu)
 void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now)
 {
     const unsigned node = us_node_of_cpu(c->machine, cpu);
-    uint64_t moved;
 
     (void)now;
     if (first_of_node(c->machine, cpu)) {
@@ -243,9 +251,7 @@ void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint
         for (int stage = US_STAGE_PARTIAL; stage < US_STAGE_CPU; stage++)
             us_unified_expire(c, f, node, (enum us_stage)stage, UINT64_MAX, false);
     }
-    moved = age_cpu(c, f, cpu, false);
-    us_stat_add(c, cpu, US_EXPIRE_OBJECTS, moved);
-    us_unified_of(c)->last_expired += moved * c->geometry.stride;
+    us_unified_expire_cpu(c, f, cpu);
 }
 
 uint64_t us_unified_tick_period(const struct us_cache *c)

@@ -194,6 +194,34 @@ static void a_tick_fences_once_a_cpu(const char *policy, uint64_t period)
     fixture_close(a);
 }
 
+static void so_does_expiring_everything(void)
+{
+    struct us_allocator *a = fixture_open("unified", NULL, 0, false);
+    struct us_cache *c[2] = {fixture_cache(a, "a", 64, 0), fixture_cache(a, "b", 128, 0)};
+    const uint64_t before = atomic_load(&a->machine->fences);
+    const int cpu = (int)us_cpu_now(a->machine);
+    uint64_t held[2];
+    void *object[10];
+
+    REQUIRE(us_machine_on_cpu(a->machine, cpu, NULL) >= 0);
+    for (unsigned i = 0; i < 2; i++) {
+        REQUIRE(us_cache_alloc_bulk(c[i], 0, US_ANY_NODE, 10, object) == 10);
+        us_cache_free_bulk(c[i], 10, object);
+    }
+    held[0] = queued(c[0]);
+    held[1] = queued(c[1]);
+    CHECK_EQ(us_allocator_expire(a, US_ANY_NODE), 0); /* takes the marks away */
+    CHECK_EQ(atomic_load(&a->machine->fences) - before, 1);
+    while (queued(c[0]) + queued(c[1]))
+        REQUIRE(us_allocator_expire(a, US_ANY_NODE) > 0);
+    CHECK_EQ(fixture_stat(c[0], "expire_objects"), held[0]);
+    CHECK_EQ(fixture_stat(c[1], "expire_objects"), held[1]);
+#ifndef US_MODEL
+    us_machine_on_cpu(a->machine, -1, NULL);
+#endif
+    fixture_close(a);
+}
+
 static void ticks_close_the_queues_of_all_caches_together(void)
 {
     a_tick_fences_once_a_cpu("unified", 1000000000);
@@ -274,6 +302,7 @@ int main(void)
     RUN(shrink_tells_what_it_gave_back);
     RUN(ticks_run_when_the_clock_moves);
     RUN(ticks_close_the_queues_of_all_caches_together);
+    RUN(so_does_expiring_everything);
     RUN(free_pages_are_purged_after_the_delay);
 #ifdef US_MODEL
     RUN(the_reaper_is_due_on_the_models_clock);

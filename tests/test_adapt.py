@@ -1,7 +1,8 @@
 """Queue sizes of `unified` that follow the traffic (DESIGN: between bounds, can be switched off).
 
 The rules, as the tunables state them: sizes left to the rules double when objects went down only
-to come up again, at a later look; looks happen every ``adapt_period`` of the policy's clock (10 ms,
+to come up again, at a later look, or when CPUs exchange objects through the shared queue at least
+32 times in 10 ms; looks happen every ``adapt_period`` of the policy's clock (10 ms,
 up to 128 times that while nothing is to be done); queues grow while they can hold no more than
 ``adapt_max`` together. On a scripted machine nothing happens unless the script advances the clock.
 """
@@ -86,6 +87,20 @@ def test_cpu_queues_double_when_cpus_exchange_objects_up_to_four_times(machine):
         assert sizes[0] == 240
         assert sizes[-1] <= 480
         assert cache.tunables.batch_size == (cache.tunables.queue_size + 1) // 2
+
+
+def test_cpu_queues_stay_when_cpus_meet_seldom(machine):
+    """One round trip in 10 ms for 1.5 s: below 32 in 10 ms, however many come together in a look.
+
+    A long wait between looks gathers more than 32 of them; what counts is how often they come.
+    """
+    with us.Allocator("unified", machine=machine) as alloc:
+        cache = alloc.create_cache("seldom", SIZE)
+        for _ in range(150):
+            exchange(alloc, cache, rounds=1)
+            alloc.advance(0.01)
+        assert cache.stats().free_shared > 32
+        assert cache.tunables.queue_size == 120
 
 
 def test_adapt_max_bounds_what_queues_can_hold(machine):

@@ -145,7 +145,7 @@ def test_caches_and_objects_are_made_by_their_owners(opened: us.Allocator) -> No
 def test_both_modules_offer_one_api() -> None:
     from unislab import _model, _native
 
-    for name in ("Allocator", "Cache", "Object"):
+    for name in ("Allocator", "Cache", "Object", "Sheaf"):
         assert set(dir(getattr(_native, name))) == set(dir(getattr(_model, name)))
     assert {n for n in dir(_native) if n[:2] != "__"} == {n for n in dir(_model) if n[:2] != "__"}
 

@@ -19,6 +19,7 @@ from rich.console import Console
 import unislab as us
 from unislab import _tables as cli_tables
 from unislab import cli
+from unislab.inspect import policy_counters, policy_tunables
 
 pytestmark = pytest.mark.once
 
@@ -272,6 +273,13 @@ def test_version(run) -> None:
         (("compare",), "Missing argument"),
         (("run", "tcp_rr", "--policy", "slub,unified"), "takes one policy"),
         (("run", "tcp_rr", "--set", "min_objects"), "expected NAME=VALUE"),
+        (("compare", "tcp_rr", "--policies", "slub,malloc"), "give it by --baselines malloc"),
+        (("compare", "tcp_rr", "--memory", "1XB"), "'--memory': unknown unit 'XB'"),
+        (("compare", "tcp_rr", "--plot", "no/such/a.png"), "no directory 'no/such'"),
+        (("compare", "tcp_rr", "--plot", "a.foo"), "no picture is called .foo"),
+        (("compare", "/"), "'/' is a directory"),
+        (("run", "pair", "--policy", "slab:limit=9:shared=0"), "--set limit=9 --set shared=0"),
+        (("policies", "--explain", "slab:limit=9"), "takes the name, 'slab', alone"),
         (("policies", "--explain", "slob"), "no policy 'slob'"),
         (("trace", "describe", "pair"), "workload of the package, expected a trace"),
         (("frobnicate",), "No such command"),
@@ -304,6 +312,67 @@ def test_lenient_skips_and_says_how_many(run, trace_file: Path, tmp_path: Path) 
     done = run("trace", "describe", str(mixed), "--lenient")
     assert done.code == 0
     assert "2 lines that are no events were skipped" in done.err
+
+
+def test_one_skipped_line_is_one(run, trace_file: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.trace"
+    mixed.write_text(trace_file.read_text() + "milk\n")
+    done = run("trace", "describe", str(mixed), "--lenient")
+    assert "1 line that is no event was skipped" in done.err
+
+
+def test_what_the_system_refuses_is_said_without_its_number(run, tmp_path: Path) -> None:
+    done = run(
+        "compare", "pair", "--rounds", "3", "--plot", str(tmp_path / f"{'x' * 300}.png"), *QUICK
+    )
+    assert done.code == 1
+    assert ".png: File name too long" in done.err and "Errno" not in done.err
+
+
+def test_slabinfo_takes_tunables(run) -> None:
+    """SLAB's row shows the limit and the batchcount that were asked for."""
+    settings = ("--set", "limit=32", "--set", "batchcount=7")
+    rows = run("slabinfo", "pair", "--policy", "slab", *settings).out.splitlines()[2:]
+    assert re.search(r"^object .* : tunables +32 +7 ", rows[0])
+
+
+def test_run_shows_caches_that_were_called(run) -> None:
+    caches = run("run", "pair", *QUICK).out.partition(" cache ")[2]
+    assert "object" in caches and "kmalloc" not in caches  # pair uses one cache, of that name
+
+
+def test_brackets_of_counters_are_explained_where_there_are_any(run) -> None:
+    for policy in us.policies():
+        shown = run("policies", "--explain", policy).out
+        told = json.loads(run("policies", "--explain", policy, "--json").out)
+        bracketed = any("(" in row["feeds"] for row in told["counters"] if row["common"])
+        assert ("in brackets" in shown) == bracketed
+
+
+def test_explain_shows_words_instead_of_codes(run) -> None:
+    shown = run("policies", "--explain", "slub-partial").out
+    epoch = next(line for line in shown.splitlines() if line.startswith(" epoch "))
+    assert epoch.split()[:3] == ["epoch", "5.16", "kernel"]  # no codes between
+    assert "; one of 3.2, 5.16" in " ".join(shown.split())
+    assert "; or one of 4*(fls+1), " in " ".join(shown.split())  # min_objects: numbers too
+
+
+@pytest.mark.parametrize("policy", us.policies())
+def test_explain_can_be_read_on_a_narrow_terminal(policy: str) -> None:
+    """No word of a text is broken; every name stands whole."""
+    tunables, counters = policy_tunables(policy), policy_counters(policy)
+    for width in (60, 80, 120, 200):
+        file = io.StringIO()
+        out = Console(file=file, width=width, force_terminal=True, no_color=True, markup=False)
+        cli_tables.show_tunables(tunables, out)
+        cli_tables.show_counters(counters, out)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+        assert all(len(line) <= width for line in text.splitlines())
+        words = set(text.replace(",", " ").replace(";", " ").split())
+        for table in (tunables, counters):
+            assert set(table["name"]) <= words
+            for said in table["help"]:
+                assert set(said.replace(",", " ").replace(";", " ").split()) <= words
 
 
 def test_what_a_policy_refuses_is_one_line_and_code_1(run) -> None:

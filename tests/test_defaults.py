@@ -22,3 +22,10 @@ def test_tunables_that_belong_together_come_in_any_order(
 def test_a_wrong_tunable_leaves_no_allocator(make: Callable[..., us.Allocator]) -> None:
     with pytest.raises(ValueError, match="min_order 4 is above max_order 3"):
         make("slub", min_order=4)
+
+
+def test_tunables_in_a_dict_are_told_to_be_keywords(make: Callable[..., us.Allocator]) -> None:
+    with pytest.raises(TypeError, match="keywords themselves: min_order=1, not tunables="):
+        make("slub", tunables={"min_order": 1})
+    with pytest.raises(TypeError, match="keywords themselves: min_order=1, not tunables="):
+        make("slub").create_cache("named", 64, tunables={"min_order": 1})

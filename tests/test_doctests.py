@@ -44,8 +44,13 @@ def test_examples(name: str) -> None:
 
 
 def public_methods(cls: type) -> dict[str, object]:
-    """What a class adds that users call or read."""
-    members = {name: getattr(member, "__func__", member) for name, member in vars(cls).items()}
+    """What a class and those of ours below it add that users call or read."""
+    parts = [part for part in cls.__mro__[::-1] if part.__module__.startswith("unislab")]
+    members = {
+        name: getattr(member, "__func__", member)
+        for part in parts
+        for name, member in vars(part).items()
+    }
     return {
         name: member
         for name, member in members.items()

@@ -14,10 +14,11 @@ pytestmark = pytest.mark.every_policy
 
 Make = Callable[..., us.Allocator]
 
-# Both sizes are of kmalloc-128 (97 to 128 bytes), or of as many pages.
-STAY = [(100, 128), (128, 97), (9000, 16384), (20_000, 32_768)]
-# Across general caches, from them to pages, between numbers of pages, and back.
-MOVE = [(100, 200), (200, 100), (100, 20_000), (20_000, 100), (20_000, 40_000), (40_000, 20_000)]
+# The new size is one that the old object's usable bytes hold: of the same general cache (97 to 128
+# bytes) or the same number of pages, or of a smaller one.
+STAY = [(100, 128), (128, 97), (200, 100), (9000, 16384), (20_000, 32_768), (20_000, 100)]
+# Growth across general caches, from them to pages, and between numbers of pages.
+MOVE = [(100, 200), (100, 20_000), (20_000, 40_000)]
 
 
 def filled(alloc: us.Allocator, size: int) -> tuple[int, bytes]:
@@ -29,7 +30,7 @@ def filled(alloc: us.Allocator, size: int) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(("old", "new"), STAY)
-def test_an_object_of_the_same_cache_stays(opened: us.Allocator, old: int, new: int) -> None:
+def test_an_object_that_suffices_stays(opened: us.Allocator, old: int, new: int) -> None:
     address, content = filled(opened, old)
     assert opened.krealloc(address, new) == address
     assert us.raw.peek(address, len(content)) == content
@@ -37,14 +38,13 @@ def test_an_object_of_the_same_cache_stays(opened: us.Allocator, old: int, new: 
 
 
 @pytest.mark.parametrize(("old", "new"), MOVE)
-def test_an_object_of_another_cache_is_copied(opened: us.Allocator, old: int, new: int) -> None:
-    """As many bytes as both hold; the old object is free afterwards."""
+def test_an_object_that_does_not_is_copied(opened: us.Allocator, old: int, new: int) -> None:
+    """All that it held; the old object is free afterwards."""
     address, content = filled(opened, old)
     moved = opened.krealloc(address, new)
     assert moved != address
     assert opened.ksize(moved) >= new
-    both = min(len(content), new)
-    assert us.raw.peek(moved, both) == content[:both]
+    assert us.raw.peek(moved, len(content)) == content
     live = [a for cache in opened.caches.values() for a in cache.live().tolist()]
     assert live == [moved]
     opened.kfree(moved)
@@ -61,6 +61,15 @@ def test_what_is_not_copied_is_zeroed_on_request(opened: us.Allocator, old: int,
     opened.kfree(moved)
 
 
+@pytest.mark.parametrize(("old", "new"), [(100, 70), (200, 100), (20_000, 9000)])
+def test_what_shrinks_with_zero_grows_into_zeros(opened: us.Allocator, old: int, new: int) -> None:
+    address, content = filled(opened, old)
+    assert opened.krealloc(address, new, zero=True) == address
+    rest = bytes(len(content) - new)
+    assert us.raw.peek(address, len(content)) == content[:new] + rest
+    opened.kfree(address)
+
+
 def test_no_object_and_no_size(opened: us.Allocator) -> None:
     address = opened.krealloc(0, 100)
     assert opened.ksize(address) == 128
@@ -69,13 +78,14 @@ def test_no_object_and_no_size(opened: us.Allocator) -> None:
     assert opened.account()["live"] == 0
 
 
-def test_an_object_of_a_named_cache_goes_to_a_general_one(opened: us.Allocator) -> None:
+def test_an_object_of_a_named_cache_grows_into_a_general_one(opened: us.Allocator) -> None:
     """kfree takes them too."""
     cache = opened.create_cache("named", 72)
     address = cache.alloc_address()
     us.raw.poke(address, b"named" + bytes(67))
-    moved = opened.krealloc(address, 72)
-    general = next(size for size in general_sizes(opened.policy) if size >= 72)
+    assert opened.krealloc(address, 72) == address
+    moved = opened.krealloc(address, 73)
+    general = next(size for size in general_sizes(opened.policy) if size >= 73)
     assert opened.cache(f"kmalloc-{general}").live().tolist() == [moved]
     assert us.raw.peek(moved, 72) == b"named" + bytes(67)
     assert len(cache.live()) == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rules.books import balance
-from rules.inside import queues_of
+from rules.inside import queues_of, slabs_of
 from rules.machines import grid
 from rules.scene import Scene
 
@@ -675,3 +675,81 @@ def test_the_counters_are_those_of_7_1(make: Any) -> None:
     names = set(alloc.create_cache("counted", 64).stats())
     assert len(COUNTERS) == 26
     assert set(COUNTERS) <= names
+
+
+# ---- slab_strict_numa ---------------------------------------------------------------------------
+
+
+def on_node(scene: SheafScene, address: int) -> int:
+    """The node of the slab that an object lies in."""
+    (found,) = {row.node for row in slabs_of(scene.cache, address=scene.slab(address))}
+    return found
+
+
+def test_a_memory_policy_says_nothing_by_default(sheaves: Set) -> None:
+    scene = sheaves()
+    with scene.allocator.memory_policy(preferred=1):
+        address = scene.one(0)
+    assert on_node(scene, address) == 0
+    moved = scene.delta()
+    assert "alloc_node_mismatch" not in moved
+    scene.free(0, address)
+
+
+def test_strict_numa_turns_a_preferred_node_into_a_node_asked_for(sheaves: Set) -> None:
+    scene = sheaves(slab_strict_numa=1)
+    with scene.allocator.memory_policy(preferred=1):
+        address = scene.one(0)
+        # Not the node of CPU 0: the sheaves are passed by, one object comes from a new slab.
+        assert on_node(scene, address) == 1
+        moved = scene.delta()
+        assert (moved["alloc_node_mismatch"], moved["alloc_slowpath"]) == (1, 1)
+        assert (moved["alloc_slab"], moved.get("alloc_fastpath", 0)) == (1, 0)
+        named = scene.one(0, node=0)  # who names a node gets that one
+        assert on_node(scene, named) == 0
+        local = scene.one(2)  # node 1 is this CPU's own: its sheaf serves
+        assert on_node(scene, local) == 1
+        moved = scene.delta()
+        assert (moved.get("alloc_node_mismatch", 0), moved["alloc_fastpath"]) == (0, 2)
+    scene.free(0, [address, named, local])
+
+
+def test_strict_numa_interleaves_object_by_object(sheaves: Set) -> None:
+    scene = sheaves(slab_strict_numa=1)
+    with scene.allocator.memory_policy(interleave=[0, 1]):
+        taken = scene.alloc(0, 6)
+    assert [on_node(scene, address) for address in taken] == [0, 1] * 3
+    scene.free(0, taken)
+
+
+def test_strict_numa_does_not_reach_bulk_calls_and_prefilled_sheaves(sheaves: Set) -> None:
+    scene = sheaves(slab_strict_numa=1)
+    alloc = scene.allocator
+    with alloc.memory_policy(preferred=1), alloc.on_cpu(0):
+        taken = scene.cache.alloc_bulk(3).tolist()
+        with scene.cache.prefill_sheaf(2) as sheaf:
+            taken += [sheaf.alloc_address(), sheaf.alloc_address()]
+    assert {on_node(scene, address) for address in taken} == {0}
+    scene.free(0, taken)
+
+
+def test_strict_numa_holds_under_debug_and_for_general_caches(sheaves: Set, make: Any) -> None:
+    scene = sheaves(debug="F", slab_strict_numa=1)
+    with scene.allocator.memory_policy(preferred=1):
+        address = scene.one(0)
+    assert on_node(scene, address) == 1
+    scene.free(0, address)
+    alloc = make("sheaves", machine=grid(2, 1, 2), slab_strict_numa=1)
+    general = alloc.cache("kmalloc-64")
+    with alloc.memory_policy(preferred=1):
+        address = alloc.kmalloc(64)
+    assert [row.node for row in slabs_of(general)] == [1]
+    alloc.kfree(address)
+
+
+def test_strict_numa_is_chosen_when_the_cache_is_made(sheaves: Set) -> None:
+    scene = sheaves()
+    with pytest.raises(ValueError, match="slab_strict_numa"):
+        scene.cache.tunables["slab_strict_numa"] = 1
+    with pytest.raises(ValueError, match="slab_strict_numa"):
+        scene.allocator.create_cache("other", SIZE, slab_strict_numa=2)

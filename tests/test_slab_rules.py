@@ -857,6 +857,37 @@ def test_descriptors_are_waste_in_the_slab_and_metadata_off_it(scene: Set) -> No
         assert s.cache.account()["waste"] == 0
 
 
+@pytest.mark.parametrize(
+    ("size", "array", "shared"),
+    # 24 bytes of header and 8 a pointer: 984, 456, 216 and 88 bytes of CPU arrays of 120, 54, 24
+    # and 8; shared arrays of 480, 216 and 96 take 3864, 1752 and 792. No general cache has 96.
+    [(64, 1024, 4096), (512, 512, 2048), (2048, 256, 1024), (8192, 128, 0)],
+)
+def test_arrays_are_accounted_as_the_general_caches_they_came_from(
+    make: Callable[..., us.Allocator], size: int, array: int, shared: int
+) -> None:
+    alloc = make("slab", machine=grid(2, 1, 2))
+
+    def made(**tunables: int) -> int:
+        before = alloc.account()["metadata"]
+        cache = alloc.create_cache("made", size, **tunables)
+        taken = alloc.account()["metadata"] - before
+        cache.destroy()
+        assert alloc.account()["metadata"] == before
+        return taken
+
+    assert made() - made(shared=0) == 2 * shared
+    # 24 + 12 * 8 bytes for the other node's objects, and a table of two pointers, on each node.
+    assert made() - made(use_alien_caches=0) == 2 * (128 + 16)
+    cache = alloc.create_cache("used", size)
+    with alloc.on_cpu(0):
+        address = cache.alloc_address()
+    before = alloc.account()["metadata"]
+    with alloc.on_cpu(1):  # of the same node: its array, and no new slab
+        cache.free(address)
+    assert alloc.account()["metadata"] - before == array
+
+
 def test_general_caches_reach_to_the_largest_block(make: Callable[..., us.Allocator]) -> None:
     alloc = make("slab", machine=grid(1, 1, 2))
     sizes = [int(name[8:]) for name in alloc.caches if name[8:].isdigit()]

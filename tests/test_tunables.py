@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pandas as pd
 import pytest
 from rules.books import balance
 from rules.inside import queues_of
@@ -11,6 +12,7 @@ from rules.machines import grid, place
 from rules.scene import Scene
 
 import unislab as us
+from unislab.inspect import policy_tunables
 
 Set = Callable[..., Scene]
 once = pytest.mark.once
@@ -229,6 +231,35 @@ def test_unknown_names_suggest_the_nearest(make: Callable[..., us.Allocator], po
     with pytest.raises(ValueError, match="unified"):
         us.Allocator("unifeid")
     assert "other" not in alloc.caches
+
+
+@once
+def test_an_unknown_name_far_from_all_others_lists_all(
+    make: Callable[..., us.Allocator], policy: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        make(policy, frobnication=5)
+    assert str(error.value).endswith(", ".join(policy_tunables(policy)["name"]))
+    with pytest.raises(ValueError) as error:
+        us.Allocator("frobnicator")
+    assert str(error.value).endswith(f"known are {', '.join(us.policies())}")
+
+
+@once
+def test_what_has_a_word_for_each_number_expects_words(
+    make: Callable[..., us.Allocator], policy: str
+) -> None:
+    """Codes such as 0 to 2 of a mode say nothing to a reader; other ranges stay."""
+    for row in policy_tunables(policy).to_dict("records"):
+        if row["readonly"] or pd.isna(row["max"]):
+            continue
+        with pytest.raises(ValueError) as error:
+            make(policy, **{row["name"]: "much"})
+        low, high = row["min"], row["max"]
+        numbers = f"{low} to {high}" if low < high else f"{low}"
+        words = ", ".join(map(repr, row["choices"]))
+        named = bool(words) and len(row["choices"]) == high - low + 1
+        assert (words in str(error.value)) and ((numbers in str(error.value)) != named)
 
 
 @once

@@ -9,7 +9,7 @@
 /* One object from the policy, placed by the task's memory policy where the cache says so. */
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node)
 {
-    if (node < 0 && (c->flags & US_MEM_SPREAD))
+    if (node < 0 && c->task_placed)
         node = us_task_node(c->machine);
     if (node < 0 && flags == 0)
         return c->policy->entries[c->local.mode].alloc(c);

@@ -159,8 +159,8 @@ static const struct us_policy *find_policy(const char *name, struct us_error *e)
         length = us_append(known, sizeof(known), length, "%s%s", n ? ", " : "", names[n]);
     }
     near = name ? us_nearest(name, names, n) : NULL;
-    us_error_fill(e, US_EINVAL, "unknown policy '%s'%s%s%s; policies are %s", name ? name : "",
-                  near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", known);
+    us_error_fill(e, US_EINVAL, "no policy '%s': %s%s%sknown are %s", name ? name : "",
+                  near ? "did you mean '" : "", near ? near : "", near ? "'? " : "", known);
     return NULL;
 }
 
@@ -236,36 +236,54 @@ struct us_allocator *us_allocator_create(const struct us_allocator_options *opti
     return a;
 }
 
-/* Lists what is live in every cache that has live objects. */
+/* "cache: 3 at 0x1000, 0x2000, ..." and the sheaves that are out. */
+static size_t append_live(char *text, size_t size, size_t length, struct us_cache *c,
+                          const struct us_account *account)
+{
+    uint64_t first[2];
+    size_t n = us_cache_live(c, first, 2), i;
+
+    length = us_append(text, size, length, "%s%s: ", length ? "; " : "", c->name);
+    if (account->live_objects)
+        length = us_append(text, size, length, "%llu", (unsigned long long)account->live_objects);
+    for (i = 0; i < n && i < 2; i++)
+        length = us_append(text, size, length, "%s0x%llx", i ? ", " : " at ",
+                           (unsigned long long)first[i]);
+    if (n > 2)
+        length = us_append(text, size, length, ", ...");
+    if (!account->prefilled)
+        return length;
+    if (account->live_objects)
+        length = us_append(text, size, length, ", and ");
+    return us_append_prefilled(text, size, length, account);
+}
+
+/* Lists what is live, and the prefilled sheaves that are out, in every cache that has such. */
 static enum us_status refuse_live(struct us_allocator *a, struct us_error *e)
 {
-    char text[sizeof(e->text)] = "";
-    size_t length = 0;
-    uint64_t total = 0;
+    char text[sizeof(e->text)] = "", what[100] = "";
+    struct us_account account;
+    uint64_t total = 0, out = 0;
+    size_t length = 0, said = 0;
     struct us_cache *c;
 
     for (c = us_first_cache(a); c; c = c->next) {
-        struct us_account account;
-        uint64_t first[2];
-        size_t n, i;
-
         us_cache_account(c, &account);
-        if (account.live_objects == 0)
+        if (account.live_objects == 0 && account.prefilled == 0)
             continue;
-        n = us_cache_live(c, first, 2);
-        length = us_append(text, sizeof(text), length, "%s%s: %llu", total ? "; " : "", c->name,
-                           (unsigned long long)account.live_objects);
+        length = append_live(text, sizeof(text), length, c, &account);
         total += account.live_objects;
-        for (i = 0; i < n && i < 2; i++)
-            length = us_append(text, sizeof(text), length, "%s0x%llx", i ? ", " : " at ",
-                               (unsigned long long)first[i]);
-        if (n > 2)
-            length = us_append(text, sizeof(text), length, ", ...");
+        out += account.prefilled;
     }
-    if (total == 0)
+    if (total == 0 && out == 0)
         return US_OK;
-    return us_error_fill(e, US_EBUSY, "%llu object%s still live (%s); free or close with force",
-                         (unsigned long long)total, total == 1 ? " is" : "s are", text);
+    if (total)
+        said = us_append(what, sizeof(what), 0, "%llu object%s still live",
+                         (unsigned long long)total, total == 1 ? " is" : "s are");
+    if (out)
+        us_append(what, sizeof(what), said, "%s%llu prefilled shea%s not returned",
+                  total ? " and " : "", (unsigned long long)out, out == 1 ? "f is" : "ves are");
+    return us_error_fill(e, US_EBUSY, "%s (%s); free or close with force", what, text);
 }
 
 enum us_status us_allocator_destroy(struct us_allocator *a, bool force, struct us_error *error)

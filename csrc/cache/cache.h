@@ -130,6 +130,7 @@ struct us_account {
     uint64_t live_objects, queued_objects, free_objects;
     uint64_t slabs, objects; /* slabs and their capacity */
     uint64_t partial, cpu_slabs;
+    uint64_t prefilled, prefilled_objects; /* sheaves out at their callers; these are queued */
 };
 void us_cache_account(struct us_cache *c, struct us_account *out);
 void us_allocator_account(struct us_allocator *a, struct us_account *total,

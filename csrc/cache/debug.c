@@ -40,6 +40,19 @@ void *us_debug_alloc(struct us_cache *c, unsigned flags, int node)
     return object;
 }
 
+void *us_debug_alloc_from_sheaf(struct us_cache *c, struct us_sheaf *s)
+{
+    struct us_flight frame;
+    void *object;
+
+    us_frame_enter(c->machine, &frame);
+    object = c->policy->alloc_prefilled(c, s);
+    if (object)
+        mark(c, object);
+    us_frame_leave(&frame);
+    return object;
+}
+
 static void *debug_alloc(struct us_cache *c)
 {
     return us_debug_alloc(c, 0, US_ANY_NODE);

@@ -76,26 +76,82 @@ void us_schedule(struct us_allocator *a, struct us_cache *c)
     }
 }
 
-/* Runs the ticks of one cache that are due; returns when the next one is. */
-static uint64_t tick_cache(struct us_cache *c, struct us_flight *f, uint64_t now)
+/* When a cache's tick is due that may not wait beyond `now`; 0 = none is. */
+static uint64_t tick_due(struct us_cache *c, uint64_t now)
 {
-    struct us_cache_box *box = us_box(c);
-    const uint64_t period = period_of(c);
-    uint64_t due = __atomic_load_n(&box->next_tick, __ATOMIC_RELAXED);
+    const uint64_t due = __atomic_load_n(&us_box(c)->next_tick, __ATOMIC_RELAXED);
+
+    return due <= now && period_of(c) ? due : 0;
+}
+
+static bool tick_closes(struct us_cache *c, unsigned cpu, uint64_t now)
+{
+    const uint64_t due = tick_due(c, now);
+
+    return due && c->policy->tick_closes && c->policy->tick_closes(c, cpu, due);
+}
+
+/* One tick of every cache that is due: first all on one CPU, whose queues are closed together. */
+static void tick_cpu(struct us_allocator *a, struct us_flight *f, unsigned cpu, uint64_t now)
+{
+    const bool round = us_begin_round(a, f, cpu, tick_closes, now);
+    struct us_cache *c;
+    uint64_t due;
+
+    for (c = us_first_cache(a); c; c = c->next) {
+        due = tick_due(c, now);
+        if (due)
+            c->policy->tick(c, f, cpu, due);
+        if (round)
+            us_round_leave(&c->local, f);
+    }
+    if (round)
+        us_round_end(f);
+}
+
+/* Every tick that is due was done; with `last` those still missed are not made good. */
+static void tick_done(struct us_allocator *a, uint64_t now, bool last)
+{
+    struct us_cache *c;
+    uint64_t due;
+
+    for (c = us_first_cache(a); c; c = c->next) {
+        due = tick_due(c, now);
+        if (!due)
+            continue;
+        due += period_of(c);
+        if (last && due <= now)
+            due = now + period_of(c);
+        __atomic_store_n(&us_box(c)->next_tick, due, __ATOMIC_RELAXED);
+    }
+}
+
+static uint64_t first_due(const struct us_allocator *a)
+{
+    uint64_t first = NEVER, due;
+    struct us_cache *c;
+
+    for (c = us_first_cache(a); c; c = c->next) {
+        due = tick_due(c, NEVER);
+        first = due && due < first ? due : first;
+    }
+    return first;
+}
+
+/* Runs the ticks that are due, the missed ones too; returns when the next one is. */
+static uint64_t tick_all(struct us_allocator *a, struct us_flight *f, uint64_t now)
+{
+    uint64_t next = first_due(a);
     unsigned n, cpu;
 
-    if (due == 0 || period == 0)
-        return NEVER;
-    for (n = 0; due <= now && n < CATCH_UP; n++) {
-        for (cpu = 0; cpu < c->machine->ncpus; cpu++)
-            if (us_cpu_online(c->machine, cpu))
-                c->policy->tick(c, f, cpu, due);
-        due += period;
+    for (n = 1; n <= CATCH_UP && next <= now; n++) {
+        for (cpu = 0; cpu < a->machine->ncpus; cpu++)
+            if (us_cpu_online(a->machine, cpu))
+                tick_cpu(a, f, cpu, now);
+        tick_done(a, now, n == CATCH_UP);
+        next = first_due(a);
     }
-    if (due <= now)
-        due = now + period;
-    __atomic_store_n(&box->next_tick, due, __ATOMIC_RELAXED);
-    return due;
+    return next;
 }
 
 /* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A
@@ -163,9 +219,9 @@ static void run(struct us_allocator *a, uint64_t now)
     if (!us_flight_try(a->machine, &f))
         return;
     atomic_store(&a->next_tick, NEVER);
+    due = tick_all(a, &f, now);
+    next = due < next ? due : next;
     for (c = us_first_cache(a); c; c = c->next) {
-        due = tick_cache(c, &f, now);
-        next = due < next ? due : next;
         due = look_at(c, now, &adapt);
         next = due < next ? due : next;
     }

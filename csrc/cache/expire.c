@@ -110,6 +110,52 @@ static void begin_all(struct us_allocator *a)
             c->policy->expire_begin(c);
 }
 
+bool us_begin_round(struct us_allocator *a, struct us_flight *f, unsigned cpu, us_closes_fn *closes,
+                    uint64_t now)
+{
+    bool begun = false;
+    struct us_cache *c;
+
+    for (c = us_first_cache(a); c; c = c->next) {
+        if (!closes(c, cpu, now))
+            continue;
+        if (!begun && !us_round_begin(a->machine, f, cpu))
+            return false;
+        begun = true;
+        us_round_join(&c->local, f);
+    }
+    if (begun)
+        us_round_fence(f);
+    return begun;
+}
+
+static bool expire_closes(struct us_cache *c, unsigned cpu, uint64_t now)
+{
+    (void)now;
+    return c->policy->expire_cpu && c->policy->expire_cpu_closes(c, cpu);
+}
+
+/* The last stage without a target: a CPU at a time, whose queues are closed together. */
+static uint64_t expire_cpus(struct us_allocator *a, struct us_flight *f, int node)
+{
+    uint64_t bytes = 0;
+    struct us_cache *c;
+    unsigned cpu;
+
+    for (cpu = 0; cpu < a->machine->ncpus; cpu++) {
+        if ((node >= 0 && us_node_of_cpu(a->machine, cpu) != (unsigned)node) ||
+            !us_begin_round(a, f, cpu, expire_closes, 0))
+            continue;
+        for (c = us_first_cache(a); c; c = c->next) {
+            if (c->policy->expire_cpu) /* large objects have no queues */
+                bytes += c->policy->expire_cpu(c, f, cpu);
+            us_round_leave(&c->local, f);
+        }
+        us_round_end(f);
+    }
+    return bytes;
+}
+
 /* *ended: a policy ended the pass. */
 static uint64_t expire_all(struct us_allocator *a, struct us_flight *f, int node,
                            enum us_stage stage, uint64_t target, bool try_only, bool *ended)
@@ -142,10 +188,15 @@ uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t t
     if (a->policy->expire_all_stages)
         target = UINT64_MAX;
     if (us_flight_try(a->machine, &f)) {
+        const bool cpus = a->policy->expire_cpu && target == UINT64_MAX && !try_only && !f.nested;
+        const unsigned last = cpus ? US_STAGE_CPU : US_STAGE_CPU + 1;
+
         begin_all(a);
-        for (stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU && bytes < target && !ended; stage++)
+        for (stage = US_STAGE_PARTIAL; stage < last && bytes < target && !ended; stage++)
             bytes +=
                 expire_all(a, &f, node, (enum us_stage)stage, target - bytes, try_only, &ended);
+        if (cpus && !ended)
+            bytes += expire_cpus(a, &f, node);
         us_flight_leave(&f);
     }
     atomic_store(&a->last_expired_bytes, bytes);

@@ -14,6 +14,10 @@ static void count_stock(void *context, const struct us_stock *stock, void *const
 
     (void)object;
     account->queued_objects += stock->objects;
+    if (stock->kind != US_STOCK_PREFILLED)
+        return;
+    account->prefilled++;
+    account->prefilled_objects += stock->objects;
 }
 
 static void ignore_listed(void *context, struct us_slab *slab, unsigned node, const char *list,
@@ -100,6 +104,8 @@ static void add_account(struct us_account *total, const struct us_account *part)
     total->objects += part->objects;
     total->partial += part->partial;
     total->cpu_slabs += part->cpu_slabs;
+    total->prefilled += part->prefilled;
+    total->prefilled_objects += part->prefilled_objects;
 }
 
 #ifdef US_CHECK

@@ -41,6 +41,10 @@ enum us_status us_error_fill(struct us_error *e, enum us_status status, const ch
 size_t us_append(char *text, size_t size, size_t length, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* "2 prefilled sheaves of 7 objects". */
+size_t us_append_prefilled(char *text, size_t size, size_t length,
+                           const struct us_account *account);
+
 /* ---- locks and lists ------------------------------------------------------------------------- */
 
 void us_config_take(struct us_allocator *a);
@@ -123,6 +127,7 @@ extern const struct us_cache_head us_debug_entries;
 extern const struct us_cache_head us_spread_entries;
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node);
 void *us_debug_alloc(struct us_cache *c, unsigned flags, int node);
+void *us_debug_alloc_from_sheaf(struct us_cache *c, struct us_sheaf *s);
 /* Frees the object, or says why not and leaves it; *slab is where it lies, or NULL. */
 enum us_misuse_kind us_debug_free(struct us_cache *c, void *object, struct us_slab **slab);
 enum us_status us_debug_free_all(struct us_cache *c, size_t n, void *const *objects,
@@ -139,6 +144,12 @@ void us_refuse(struct us_cache *c, const void *object, enum us_misuse_kind kind)
 /* ---- time, pressure, fork -------------------------------------------------------------------- */
 
 bool us_pressure(void *context, struct us_flight *f, unsigned node, enum us_pressure kind);
+/* Whether the cache will close its region on the CPU, racily. */
+typedef bool us_closes_fn(struct us_cache *c, unsigned cpu, uint64_t now);
+/* Begins the CPU's round (local.h) with every cache that will; false, and no round, when none will
+ * or the flight is nested. */
+bool us_begin_round(struct us_allocator *a, struct us_flight *f, unsigned cpu, us_closes_fn *closes,
+                    uint64_t now);
 void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_schedule(struct us_allocator *a,

@@ -364,19 +364,18 @@ size_t us_ksize(struct us_allocator *a, const void *object)
 
 /* ---- krealloc -------------------------------------------------------------------------------- */
 
-/* The block stays when the general cache it came from, or its order of pages, is that of `size`. */
-static bool stays(struct us_allocator *a, const struct us_slab *s, size_t size)
+/* The block stays, for it holds `size`, and a larger block in use costs less than a copy: only
+ * growth beyond the usable bytes moves. What it may hold beyond `size` is cleared on request, so
+ * that who asks so at every step finds zeros when it grows into that again. */
+static void *stay(void *object, size_t held, size_t size, unsigned flags)
 {
-    const struct us_cache *wanted = us_kmalloc_cache(a, size);
-
-    if (s->cache != a->large)
-        return s->cache == wanted;
-    return !wanted && size <= (size_t)a->machine->page_size << US_MAX_ORDER &&
-           us_large_order(a, size) == us_slab_order(s);
+    if (flags & US_ZERO)
+        memset((char *)object + size, 0, held - size);
+    return object;
 }
 
-/* A new block with what the old one held; NULL when it is not to be had, or the old one turns out
- * to be free already (*kind then says so). */
+/* A new and larger block with what the old one held; NULL when it is not to be had, or the old one
+ * turns out to be free already (*kind then says so). */
 static void *move(struct us_allocator *a, struct us_slab *s, void *object, size_t size,
                   unsigned flags, int node, enum us_misuse_kind *kind)
 {
@@ -386,7 +385,7 @@ static void *move(struct us_allocator *a, struct us_slab *s, void *object, size_
 
     if (!block)
         return NULL;
-    memcpy(block, object, held < size ? held : size);
+    memcpy(block, object, held);
     if (c->flags & US_DEBUG_F)
         *kind = us_debug_free(c, object, &s);
     else
@@ -409,8 +408,8 @@ static void *krealloc(struct us_allocator *a, void *object, size_t size, unsigne
     *kind = us_misuse_of(us_kmalloc_owner(a, object), object, &s, &index);
     if (*kind != US_MISUSE_NONE)
         return NULL;
-    if (size && stays(a, s, size))
-        return object;
+    if (size && size <= usable(a, s))
+        return stay(object, usable(a, s), size, flags);
     if (size)
         return move(a, s, object, size, flags, node, kind);
     us_kfree(a, object);

@@ -138,13 +138,14 @@ static bool set_up(struct us_allocator *a, struct us_cache *c, struct us_error *
         return false;
     }
     c->head = policy->entries[mode];
+    c->task_placed = (c->flags & US_MEM_SPREAD) != 0; /* the policy may want it, too */
     if (policy->create(c, e) != US_OK) {
         us_local_fini(&c->local, &memory);
         return false;
     }
     if (c->flags & US_DEBUG_F)
         c->head = us_debug_entries;
-    else if (c->flags & US_MEM_SPREAD)
+    else if (c->task_placed)
         c->head.alloc = us_spread_entries.alloc;
     return true;
 }
@@ -340,6 +341,16 @@ static void explain_live(struct us_cache *c, const struct us_account *account, s
         (unsigned long long)account->slabs, account->slabs == 1 ? "" : "s", text);
 }
 
+static void explain_prefilled(const struct us_cache *c, const struct us_account *account,
+                              struct us_error *e)
+{
+    char text[100] = "";
+
+    us_append_prefilled(text, sizeof(text), 0, account);
+    us_error_fill(e, US_EBUSY, "cache '%s' has %s out: return or destroy with force", c->name,
+                  text);
+}
+
 /* Config lock held. */
 static enum us_status destroy(struct us_cache *c, bool force, struct us_error *error)
 {
@@ -354,6 +365,10 @@ static enum us_status destroy(struct us_cache *c, bool force, struct us_error *e
     us_cache_account(c, &account);
     if (account.live_objects && !force) {
         explain_live(c, &account, error);
+        return US_EBUSY;
+    }
+    if (account.prefilled && !force) {
+        explain_prefilled(c, &account, error);
         return US_EBUSY;
     }
     us_cache_unmake(c);

@@ -82,7 +82,7 @@ const struct us_tunable *us_tunable_find(const struct us_policy *p, const char *
 {
     const char *names[128] = {NULL};
     const char *near;
-    char known[300] = "";
+    char known[512] = "";
     size_t length = 0;
     unsigned i, n = p->ntunables < 128 ? p->ntunables : 128;
 
@@ -146,17 +146,24 @@ static enum us_status explain_value(const struct us_policy *p, const struct us_t
     char texts[120] = "";
     const struct us_choice *c;
     size_t length = 0;
+    int64_t words = 0;
 
-    for (c = t->choices; c && c->text; c++)
-        length = us_append(texts, sizeof(texts), length, "%s'%s'", length ? ", " : " or one of ",
-                           c->text);
+    for (c = t->choices; c && c->text; c++, words++)
+        length =
+            us_append(texts, sizeof(texts), length, "%s'%s'", length ? ", " : "one of ", c->text);
+    if (words && words == t->max - t->min + 1) /* each number has its word */
+        return us_error_fill(e, US_EINVAL, "%s of policy %s is '%s'; expected %s", t->name, p->name,
+                             value, texts);
+    if (t->min == t->max)
+        return us_error_fill(e, US_EINVAL, "%s of policy %s is '%s'; expected %" PRId64, t->name,
+                             p->name, value, t->min);
     if (t->max == INT64_MAX)
         return us_error_fill(e, US_EINVAL,
-                             "%s of policy %s is '%s'; expected %" PRId64 " or more (%s)%s",
-                             t->name, p->name, value, t->min, t->unit, texts);
-    return us_error_fill(e, US_EINVAL,
-                         "%s of policy %s is '%s'; expected %" PRId64 " to %" PRId64 " (%s)%s",
-                         t->name, p->name, value, t->min, t->max, t->unit, texts);
+                             "%s of policy %s is '%s'; expected %" PRId64 " or more (%s)%s%s",
+                             t->name, p->name, value, t->min, t->unit, words ? " or " : "", texts);
+    return us_error_fill(
+        e, US_EINVAL, "%s of policy %s is '%s'; expected %" PRId64 " to %" PRId64 " (%s)%s%s",
+        t->name, p->name, value, t->min, t->max, t->unit, words ? " or " : "", texts);
 }
 
 /* at_creation: the default itself is accepted too, though it may lie outside the limits. */

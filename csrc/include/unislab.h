@@ -36,7 +36,7 @@ enum us_status {
 struct us_error {
     enum us_status status;
     uint64_t requested, limit; /* for US_ENOMEM against a budget, else 0 */
-    char text[400];
+    char text[640];
 };
 
 /* Flags of one allocation. */
@@ -79,6 +79,30 @@ void *us_cache_alloc_node(struct us_cache *cache, unsigned flags, int node);
 /* Allocates up to n objects into out[]; returns how many. Counters as for n single calls. */
 size_t us_cache_alloc_bulk(struct us_cache *cache, unsigned flags, int node, size_t n, void **out);
 void us_cache_free_bulk(struct us_cache *cache, size_t n, void *const *objects);
+
+/* ---- prefilled sheaves -------------------------------------------------------------------- */
+
+/* Objects set aside for one caller, so that it can allocate later where failing is no choice. Only
+ * policies with sheaves have them. A sheaf is used by one thread at a time, none of these calls is
+ * for signal handlers, and the cache is not destroyed while a sheaf is out, unless by force, which
+ * ends the sheaf too. */
+struct us_sheaf;
+
+/* A sheaf with at least n objects, 1 to 16382: the next n allocations from it cannot fail. NULL
+ * with US_ENOSYS (this policy has none), US_EINVAL or US_ENOMEM. */
+struct us_sheaf *us_cache_prefill_sheaf(struct us_cache *cache, unsigned flags, size_t n,
+                                        struct us_error *error);
+/* NULL only when the sheaf is empty. Of the flags only US_ZERO matters. */
+void *us_cache_alloc_from_sheaf(struct us_cache *cache, unsigned flags, struct us_sheaf *sheaf);
+/* Makes it hold at least n objects again. More than its capacity replaces it: *sheaf is another one
+ * then. When that fails *sheaf keeps what it has. */
+enum us_status us_cache_refill_sheaf(struct us_cache *cache, unsigned flags,
+                                     struct us_sheaf **sheaf, size_t n, struct us_error *error);
+/* Gives the sheaf and what is left in it back. */
+void us_cache_return_sheaf(struct us_cache *cache, struct us_sheaf *sheaf);
+/* Objects in it, and how many it has room for. */
+size_t us_cache_sheaf_size(const struct us_sheaf *sheaf);
+size_t us_cache_sheaf_capacity(const struct us_sheaf *sheaf);
 
 /* ---- machine and allocator --------------------------------------------------------------- */
 
@@ -160,10 +184,10 @@ void us_kfree(struct us_allocator *allocator, void *object);
 /* Usable bytes; 0 = not the start of an allocation of this allocator. */
 size_t us_ksize(struct us_allocator *allocator, const void *object);
 /* Another size for what us_kmalloc returned, NULL being nothing: us_kmalloc. Size 0 frees and gives
- * NULL. The address stays while the general cache (above those, the order of pages) does; else the
- * lesser of old usable size and new size is copied and the old object freed. When there is no
- * memory the result is NULL and the old object is as it was. `flags` and `node` are for the new
- * one; US_ZERO clears what is not copied. */
+ * NULL. The address stays while us_ksize suffices, so what shrinks stays; else the usable bytes are
+ * copied and the old object freed. When there is no memory the result is NULL and the old object
+ * is as it was. `flags` and `node` are for a new one; US_ZERO clears what is not copied, and of an
+ * object that stays what lies beyond `size`. */
 void *us_krealloc(struct us_allocator *allocator, void *object, size_t size, unsigned flags,
                   int node);
 

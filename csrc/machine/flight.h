@@ -33,6 +33,8 @@ struct us_flight {
     bool counted;            /* now, on its machine; not if its frame or one around it is */
     bool out;                /* began while somebody works alone: see us_flight_try */
     bool gate;               /* the one that shut the gate */
+    unsigned round;          /* 1 + the CPU whose round this is (local.h), 0 = none */
+    unsigned round_modes;    /* bits of enum us_mode: regions closed in it since its last fence */
 };
 
 void us_flight_enter(struct us_machine *machine, struct us_flight *flight);

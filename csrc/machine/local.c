@@ -81,19 +81,23 @@ static void reopen(struct us_local *l, unsigned cpu)
         set_entry(l, cpu, region);
 }
 
+static bool in_round(const struct us_flight *f, unsigned cpu)
+{
+    return f != NULL && f->round == cpu + 1;
+}
+
 bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool try_only,
                     void **region)
 {
     struct us_lock *control = &l->machine->cpu[cpu].control;
 
     assert(cpu < l->machine->ncpus);
-    if (!(try_only ? us_lock_try(f, control) : us_lock_take(f, control)))
+    if (!in_round(f, cpu) && !(try_only ? us_lock_try(f, control) : us_lock_take(f, control)))
         return false;
     if (us_local_entry(l, cpu) != us_local_closed_region(l)) {
         set_entry(l, cpu, us_local_closed_region(l));
         if (!us_fence(l->machine, f, l->mode, cpu)) {
-            reopen(l, cpu);
-            us_lock_drop(f, control);
+            us_local_open(l, f, cpu);
             return false;
         }
     }
@@ -104,7 +108,52 @@ bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool 
 void us_local_open(struct us_local *l, struct us_flight *f, unsigned cpu)
 {
     reopen(l, cpu);
-    us_lock_drop(f, &l->machine->cpu[cpu].control);
+    if (!in_round(f, cpu))
+        us_lock_drop(f, &l->machine->cpu[cpu].control);
+}
+
+bool us_round_begin(struct us_machine *machine, struct us_flight *f, unsigned cpu)
+{
+    assert(f->round == 0);
+    if (f->nested || !us_lock_take(f, &machine->cpu[cpu].control))
+        return false;
+    f->round = cpu + 1;
+    return true;
+}
+
+void us_round_join(struct us_local *l, struct us_flight *f)
+{
+    const unsigned cpu = f->round - 1;
+
+    if (us_local_entry(l, cpu) == us_local_closed_region(l))
+        return;
+    set_entry(l, cpu, us_local_closed_region(l));
+    f->round_modes |= 1u << l->mode;
+}
+
+/* Only a nested flight's fence fails. */
+void us_round_fence(struct us_flight *f)
+{
+    for (unsigned mode = 0; mode <= US_MODE_MODEL; mode++)
+        if (f->round_modes & 1u << mode)
+            (void)us_fence(f->machine, f, (enum us_mode)mode, f->round - 1);
+    f->round_modes = 0;
+}
+
+void us_round_leave(struct us_local *l, struct us_flight *f)
+{
+    const unsigned cpu = f->round - 1;
+
+    if (us_local_entry(l, cpu) == us_local_closed_region(l))
+        reopen(l, cpu);
+}
+
+void us_round_end(struct us_flight *f)
+{
+    const unsigned cpu = f->round - 1;
+
+    f->round = 0;
+    us_lock_drop(f, &f->machine->cpu[cpu].control);
 }
 
 bool us_local_populate(struct us_local *l, struct us_flight *f, unsigned cpu, void *region)

@@ -66,6 +66,16 @@ void us_local_fini(struct us_local *l, const struct us_local_memory *memory);
 bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool try_only,
                     void **region) __attribute__((warn_unused_result));
 void us_local_open(struct us_local *l, struct us_flight *f, unsigned cpu);
+/* A round of one CPU closes regions of several caches with one fence: begin takes the CPU's control
+ * lock (false in a nested flight), join closes one more region, fence is due after the last. Until
+ * the end us_local_close and _open of this flight on this CPU leave the lock alone, and the former
+ * has nothing to wait for where the region joined. Who joined and was not opened is opened by
+ * us_round_leave. */
+bool us_round_begin(struct us_machine *machine, struct us_flight *f, unsigned cpu);
+void us_round_join(struct us_local *l, struct us_flight *f);
+void us_round_fence(struct us_flight *f);
+void us_round_leave(struct us_local *l, struct us_flight *f);
+void us_round_end(struct us_flight *f);
 /* While closed: gives the CPU another region (NULL = none) and returns the old one. The pop count
  * is carried over; objects are the caller's to move, before. */
 void *us_local_replace(struct us_local *l, unsigned cpu, void *region);

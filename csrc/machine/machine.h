@@ -103,6 +103,7 @@ struct us_machine {
     _Atomic(void *) gate_owner;  /* thread that shut it */
     _Atomic uint64_t lock_acquired[US_LOCK_NCLASSES]; /* of locks that were destroyed */
     _Atomic uint64_t lock_contended[US_LOCK_NCLASSES];
+    _Atomic uint64_t fences;       /* of one CPU: what closing regions cost it (local.h) */
     _Atomic uint64_t clock_offset; /* advance() and trace time move the policy's clock */
     _Atomic int clock_manual;      /* 1: the clock is clock_offset alone */
     _Atomic uint64_t seed;

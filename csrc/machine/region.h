@@ -79,8 +79,11 @@ struct us_ring {
     uint64_t base;         /* first address of the CPU's node */
     uint64_t length;       /* bytes of that node; 0 = takes nothing */
     _Atomic uint64_t seen; /* header at the last ageing visit; equal = untouched */
-    struct us_lock lock; /* of a shared or alien queue: with the header in one line; else unused */
-    void *object[];      /* at offset 64 */
+    union {
+        struct us_lock lock; /* of a shared or alien queue: with the header in one line */
+        size_t account;      /* of a CPU's ring: bytes of metadata that it counts for */
+    };
+    void *object[]; /* at offset 64 */
 };
 
 /* What happens to `seen` when an operation commits. */

@@ -105,6 +105,10 @@ void *us_page_array(struct us_memory *mem, size_t bytes, struct us_error *error)
  * general-cache sizes (8..8192 in powers of two, 96 and 192, above that whole pages). */
 void *us_meta_alloc(struct us_memory *mem, size_t bytes);
 void us_meta_free(struct us_memory *mem, void *base, size_t bytes);
+/* The same, accounted as `account` bytes: what the original takes from a general cache where our
+ * layout takes more or less. */
+void *us_meta_alloc_as(struct us_memory *mem, size_t bytes, size_t account);
+void us_meta_free_as(struct us_memory *mem, void *base, size_t bytes, size_t account);
 size_t us_meta_rounded(const struct us_memory *mem, size_t bytes);
 
 /* ---- failure injection ----------------------------------------------------------------------- */
@@ -118,8 +122,8 @@ uint64_t us_memory_failed(const struct us_memory *mem, enum us_fail_kind kind);
 /* ---- accounts -------------------------------------------------------------------------------- */
 
 /* bytes; peaks since creation or us_memory_reset_peaks. metadata: what us_meta_alloc handed out, in
- * rounded sizes; page arrays (whose resident part follows the pages in use) and bitsets (1/8 bit to
- * 1/2 byte a page) stand apart. */
+ * rounded sizes (or as the original's); page arrays (whose resident part follows the pages in use)
+ * and bitsets (1/8 bit to 1/2 byte a page) stand apart. */
 struct us_memory_account {
     uint64_t reserved, reserved_peak; /* pages handed out */
     uint64_t metadata, metadata_peak;

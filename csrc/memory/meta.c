@@ -1,9 +1,9 @@
 /* meta.c - memory for our own descriptors, queues and tables.
  *
- * Sizes are accounted as general caches would round them. Up to 8 KiB, cells of whole lines come
- * from chunks of one cell size; above that, blocks of pages; above the largest block, mappings of
- * their own. Everything lies in one span apart from the arena, and what is free as a whole goes
- * back to the system at once, so that new memory is zero.
+ * Sizes are accounted as general caches would round them, or as the caller says. Up to 8 KiB, cells
+ * of whole lines come from chunks of one cell size; above that, blocks of pages; above the largest
+ * block, mappings of their own. Everything lies in one span apart from the arena, and what is free
+ * as a whole goes back to the system at once, so that new memory is zero.
  *
  * Requests come without a flight: where the thread is in none, they make their own, so that a
  * signal handler knows what it interrupted. One that interrupted this thread in here finds `inside`
@@ -29,7 +29,7 @@ struct us_meta_chunk {
 /* A block that a signal handler could not free. */
 struct stray {
     struct stray *next;
-    size_t bytes;
+    size_t bytes, account;
 };
 
 static _Thread_local volatile int inside;
@@ -222,13 +222,13 @@ static void put_block(struct us_memory *mem, void *block, size_t bytes)
 /* ---- the allocator ------------------------------------------------------------------------- */
 
 /* The lock is held. */
-static void put(struct us_memory *mem, void *base, size_t rounded)
+static void put(struct us_memory *mem, void *base, size_t rounded, size_t account)
 {
     if (rounded <= LARGEST_CELL)
         put_cell(&mem->meta, base);
     else
         put_block(mem, base, rounded);
-    us_peak_sub(&mem->metadata, rounded);
+    us_peak_sub(&mem->metadata, account);
 }
 
 static void take_strays(struct us_memory *mem)
@@ -238,12 +238,12 @@ static void take_strays(struct us_memory *mem)
     while (stray) {
         struct stray *next = stray->next;
 
-        put(mem, stray, stray->bytes);
+        put(mem, stray, stray->bytes, stray->account);
         stray = next;
     }
 }
 
-void *us_meta_alloc(struct us_memory *mem, size_t bytes)
+void *us_meta_alloc_as(struct us_memory *mem, size_t bytes, size_t account)
 {
     size_t rounded = us_meta_rounded(mem, bytes);
     struct us_flight flight;
@@ -261,11 +261,16 @@ void *us_meta_alloc(struct us_memory *mem, size_t bytes)
     if (base == NULL && rounded > LARGEST_CELL)
         base = us_os_reserve(rounded, true, false);
     if (base)
-        us_peak_add(&mem->metadata, rounded);
+        us_peak_add(&mem->metadata, account);
     return base;
 }
 
-void us_meta_free(struct us_memory *mem, void *base, size_t bytes)
+void *us_meta_alloc(struct us_memory *mem, size_t bytes)
+{
+    return us_meta_alloc_as(mem, bytes, us_meta_rounded(mem, bytes));
+}
+
+void us_meta_free_as(struct us_memory *mem, void *base, size_t bytes, size_t account)
 {
     size_t rounded = us_meta_rounded(mem, bytes);
     struct us_flight flight;
@@ -274,21 +279,27 @@ void us_meta_free(struct us_memory *mem, void *base, size_t bytes)
         return;
     if (!in_span(&mem->meta, base)) {
         us_os_release(base, rounded);
-        us_peak_sub(&mem->metadata, rounded);
+        us_peak_sub(&mem->metadata, account);
         return;
     }
     if (enter(mem, &flight)) {
-        put(mem, base, rounded);
+        put(mem, base, rounded, account);
         leave(mem, &flight);
         return;
     }
     struct stray *stray = base;
     void *head = atomic_load_explicit(&mem->meta.strays, memory_order_relaxed);
     stray->bytes = rounded;
+    stray->account = account;
     do
         stray->next = head;
     while (!atomic_compare_exchange_weak_explicit(&mem->meta.strays, &head, stray,
                                                   memory_order_release, memory_order_relaxed));
+}
+
+void us_meta_free(struct us_memory *mem, void *base, size_t bytes)
+{
+    us_meta_free_as(mem, base, bytes, us_meta_rounded(mem, bytes));
 }
 
 void us_meta_trim(struct us_memory *mem)

@@ -102,6 +102,13 @@ struct us_policy {
     size_t (*alloc_bulk)(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
     void (*free_bulk)(struct us_cache *c, size_t n, void *const *objects);
 
+    /* Stocks that a caller has to itself (us_cache_prefill_sheaf); all four or none. They are shown
+     * as US_STOCK_PREFILLED and end with the cache. NULL and false: not enough memory. */
+    struct us_sheaf *(*prefill)(struct us_cache *c, unsigned flags, uint32_t n);
+    void *(*alloc_prefilled)(struct us_cache *c, struct us_sheaf *s);
+    bool (*refill)(struct us_cache *c, unsigned flags, struct us_sheaf **s, uint32_t n);
+    void (*give_back)(struct us_cache *c, struct us_sheaf *s);
+
     /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
     void (*expire_begin)(struct us_cache *c);
     /* The stages of a pass do not stop once its target is reached. */
@@ -111,7 +118,15 @@ struct us_policy {
      * none. US_EXPIRE_END: nothing was moved, and a pass over all caches ends here. */
     uint64_t (*expire)(struct us_cache *c, struct us_flight *f, unsigned node, enum us_stage stage,
                        uint64_t target, bool try_only);
-    /* Periodic work of a CPU that is online; period 0 = none. */
+    /* Stage CPU of one CPU alone, wherever it has something to do: returns bytes as expire does.
+     * All caches are asked for one CPU before the next, in a round (local.h). NULL: through expire.
+     */
+    bool (*expire_cpu_closes)(const struct us_cache *c, unsigned cpu);
+    uint64_t (*expire_cpu)(struct us_cache *c, struct us_flight *f, unsigned cpu);
+    /* Periodic work of a CPU that is online; period 0 = none. All caches that are due are ticked
+     * for one CPU before the next. Those that say before, racily, that they will close the CPU's
+     * region find it closed, in a round (local.h). tick_closes may be NULL. */
+    bool (*tick_closes)(const struct us_cache *c, unsigned cpu, uint64_t now);
     void (*tick)(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
     uint64_t (*tick_period)(const struct us_cache *c);
     /* Sizes that follow the traffic. Every adapt_period (0 = never) of the policy's clock

@@ -31,6 +31,11 @@
  * which the node lock is taken if the slab is going on its list or off it. No lock is held over the
  * page provider.
  *
+ * slab_strict_numa turns the memory policy of the calling task into a node, before anything else is
+ * looked at (cache/alloc.c does it, as for caches with US_MEM_SPREAD). The original does so at the
+ * head of its single allocation; where the reference is silent, bulk calls, prefills and refills,
+ * nothing is turned.
+ *
  * Debug. Caches with consistency checks have no sheaves: every allocation takes one object from a
  * listed slab and every free goes to the slab. A signal handler that interrupted a slow path works
  * the main sheaf if that is there, else one object of slabs, whose locks it only tries.
@@ -524,6 +529,7 @@ static enum us_status sheaves_create(struct us_cache *c, struct us_error *e)
     st->capacity = us_sheaves_has_none(c) ? 0 : us_sheaves_capacity(c);
     st->min_partial = (uint32_t)c->tunable[US_SHEAVES_T_MIN_PARTIAL];
     st->defrag_threshold = (uint32_t)c->tunable[US_SHEAVES_T_DEFRAG_RATIO] * 10;
+    c->task_placed |= c->tunable[US_SHEAVES_T_STRICT_NUMA] != 0;
     c->state = st;
     return US_OK;
 }
@@ -591,6 +597,10 @@ const struct us_policy us_policy_sheaves = {
     .alloc_node = sheaves_alloc_node,
     .alloc_bulk = us_sheaves_alloc_bulk,
     .free_bulk = us_sheaves_free_bulk,
+    .prefill = us_sheaves_prefill,
+    .alloc_prefilled = us_sheaves_alloc_from,
+    .refill = us_sheaves_refill_sheaf,
+    .give_back = us_sheaves_return,
     .flush_cpu = us_sheaves_flush_cpu,
     .shrink = us_sheaves_shrink,
     .cpu_offline = us_sheaves_cpu_offline,

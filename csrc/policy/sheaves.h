@@ -32,6 +32,9 @@
     row(DEFRAG_RATIO, "remote_node_defrag_ratio", "percent", 0, 100, 100, 0,                      \
         NULL, set_defrag_ratio,                                                                   \
         "how often other nodes' partial slabs are tried before a new slab")                       \
+    row(STRICT_NUMA, "slab_strict_numa", "0/1", 0, 1, 0, US_T_CREATE, NULL, NULL,                 \
+        "a task's memory policy places each object of single allocations that name no node; "     \
+        "0 = sheaves serve what they have; bulk calls and prefilled sheaves never look")          \
     row(CPU_PARTIAL, "cpu_partial", "objects", 0, 0, 0, 0, NULL, NULL,                            \
         "there are no per-CPU partial lists any more: only 0 is accepted")                        \
     row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, get_order, NULL,         \
@@ -245,9 +248,8 @@ bool us_sheaves_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, v
 size_t us_sheaves_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
 void us_sheaves_free_bulk(struct us_cache *c, size_t n, void *const *object);
 
-/* A sheaf of at least n objects for the caller alone, from which allocations cannot fail; NULL
- * without memory, and for caches without sheaves. Its objects count as queued until they are
- * handed out. */
+/* A sheaf of at least n objects, n > 0, for the caller alone, from which allocations cannot fail;
+ * NULL without memory. Its objects count as queued until they are handed out. */
 struct us_sheaf *us_sheaves_prefill(struct us_cache *c, unsigned flags, uint32_t n);
 void *us_sheaves_alloc_from(struct us_cache *c, struct us_sheaf *s); /* NULL = it is empty */
 /* At least n objects again; the sheaf may be another one then. False: not enough memory. */

@@ -206,7 +206,7 @@ void us_sheaves_populate(struct us_cache *c, struct us_flight *f, unsigned cpu)
     struct us_words *w;
     struct us_sheaf *s;
 
-    if (f->nested || us_sheaves_of(c)->capacity == 0)
+    if (f->nested || us_sheaves_of(c)->capacity == 0 || us_local_populated(&c->local, cpu))
         return;
     w = us_meta_alloc(mem, sizeof(*w));
     s = w ? us_sheaf_new(c) : NULL;

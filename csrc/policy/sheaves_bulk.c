@@ -10,7 +10,8 @@
  * A prefilled sheaf is taken away from the CPU, or from the barn, or made, and topped up. It is the
  * caller's until it comes back; its objects stand in a list of the cache, so that accounts find
  * them, and count as allocated when they are handed out. One of more objects than a sheaf of the
- * cache holds is filled from slabs alone.
+ * cache holds is filled from slabs alone: so is every one of a cache without sheaves, debug ones,
+ * whose capacity is 0.
  */
 #include "policy/sheaves.h"
 
@@ -358,7 +359,7 @@ struct us_sheaf *us_sheaves_prefill(struct us_cache *c, unsigned flags, uint32_t
     struct us_sheaves_ask a;
     struct us_flight f;
 
-    if (us_sheaves_has_none(c) || !us_flight_try(c->machine, &f))
+    if (!us_flight_try(c->machine, &f))
         return NULL;
     a = ask_here(c, &f, flags);
     if (!f.nested) {
@@ -417,6 +418,7 @@ void us_sheaves_return(struct us_cache *c, struct us_sheaf *s)
 
     us_flight_enter(c->machine, &f);
     a = ask_here(c, &f, 0);
+    us_sheaves_populate(c, &f, a.cpu);
     take_back(c, &f, s);
     return_sheaf(&a, s);
     us_flight_leave(&f);

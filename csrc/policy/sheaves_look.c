@@ -140,15 +140,11 @@ static void visit_cpu(struct us_cache *c, const struct us_visitor *v, unsigned c
 }
 
 /* Sheaves of a list, the next to be taken first. */
-static void visit_list(const struct us_visitor *v, const char *name, int node,
-                       const struct us_sheaf *s)
+static void visit_list(const struct us_visitor *v, enum us_stock_kind kind, const char *name,
+                       int node, const struct us_sheaf *s)
 {
-    const struct us_stock stock = {.kind = US_STOCK_SHARED,
-                                   .name = name,
-                                   .cpu = -1,
-                                   .domain = -1,
-                                   .node = node,
-                                   .any_node = true};
+    const struct us_stock stock = {
+        .kind = kind, .name = name, .cpu = -1, .domain = -1, .node = node, .any_node = true};
 
     for (; s; s = s->next)
         visit_sheaf(v, stock, s);
@@ -162,10 +158,10 @@ void us_sheaves_visit(struct us_cache *c, const struct us_visitor *v)
     for (cpu = 0; cpu < c->machine->ncpus; cpu++)
         visit_cpu(c, v, cpu);
     for (n = 0; n < c->machine->nnodes; n++) {
-        visit_list(v, "full", (int)n, st->barn[n].full);
-        visit_list(v, "empty", (int)n, st->barn[n].empty);
+        visit_list(v, US_STOCK_SHARED, "full", (int)n, st->barn[n].full);
+        visit_list(v, US_STOCK_SHARED, "empty", (int)n, st->barn[n].empty);
     }
-    visit_list(v, "prefilled", -1, st->lent);
+    visit_list(v, US_STOCK_PREFILLED, "prefilled", -1, st->lent);
     for (n = 0; n < c->machine->nnodes; n++)
         us_visit_list(v, &st->node[n].slabs, n, "partial");
 }

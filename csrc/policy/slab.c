@@ -277,34 +277,23 @@ static const struct us_ring_levels levels = {
 /* ---- entries
  * ---------------------------------------------------------------------------------------- */
 
-US_INLINE void *slab_alloc_path(struct us_cache *c, enum us_mode mode)
-{
-    return us_ring_alloc_path(c, &levels, mode);
-}
-US_INLINE void slab_free_path(struct us_cache *c, void *object, enum us_mode mode)
-{
-    us_ring_free_path(c, &levels, object, mode);
-}
-US_LOCAL_ENTRIES(slab)
+US_RING_ENTRIES(slab, levels)
 
 static void *slab_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
     return us_ring_alloc_node(c, &levels, false, flags, node);
 }
 
-static void free_slow(struct us_cache *c, void *object)
-{
-    us_ring_free_slow(c, &levels, object);
-}
+static const struct us_cpu_past past_ring = {.alloc = slab_alloc_node, .free = slab_free_slow};
 
 static size_t slab_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
 {
-    return us_cpu_alloc_bulk(c, flags, node, n, out, slab_alloc_node);
+    return us_cpu_alloc_bulk(c, &past_ring, flags, node, n, out);
 }
 
 static void slab_free_bulk(struct us_cache *c, size_t n, void *const *object)
 {
-    us_cpu_free_bulk(c, false, n, object, free_slow);
+    us_cpu_free_bulk(c, &past_ring, false, n, object);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -418,6 +407,7 @@ const struct us_policy us_policy_slab = {
     .alloc_node = slab_alloc_node,
     .alloc_bulk = slab_alloc_bulk,
     .free_bulk = slab_free_bulk,
+    .tick_closes = us_slabp_tick_closes,
     .tick = us_slabp_tick,
     .tick_period = us_slabp_tick_period,
     .flush_cpu = us_slabp_flush_cpu,

@@ -5,13 +5,14 @@
 #include "policy/policy.h"
 #include "queue/queue.h"
 
-#define US_SLABP_DESCRIPTOR  48 /* bytes of the original's slab descriptor, without its index */
-#define US_SLABP_BOUNCE      16 /* refill of an untouched array */
-#define US_SLABP_ALIEN_LIMIT 12
-#define US_SLABP_DEBUG_LIMIT 32          /* of CPU arrays of caches with debug F, unless given */
-#define US_SLABP_SHARED      8           /* batches in a shared array */
-#define US_SLABP_CPU_PERIOD  2000000000u /* ns between reaps of a CPU's arrays */
-#define US_SLABP_NODE_PERIOD 4000000000u /* and of a node's */
+#define US_SLABP_DESCRIPTOR   48 /* bytes of the original's slab descriptor, without its index */
+#define US_SLABP_ARRAY_HEADER 24 /* bytes of its array_cache: four words of 4, a lock */
+#define US_SLABP_BOUNCE       16 /* refill of an untouched array */
+#define US_SLABP_ALIEN_LIMIT  12
+#define US_SLABP_DEBUG_LIMIT  32          /* of CPU arrays of caches with debug F, unless given */
+#define US_SLABP_SHARED       8           /* batches in a shared array */
+#define US_SLABP_CPU_PERIOD   2000000000u /* ns between reaps of a CPU's arrays */
+#define US_SLABP_NODE_PERIOD  4000000000u /* and of a node's */
 
 /* clang-format off */
 /* row: id, name, unit, min, max, default, flags, get, set, help */
@@ -197,9 +198,12 @@ uint64_t us_slabp_destroy_free(struct us_cache *c, struct us_flight *f, unsigned
 enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_error *e);
 bool us_slabp_make_node(struct us_cache *c, unsigned node);
 void us_slabp_drop_node(struct us_cache *c, unsigned node);
+size_t us_slabp_array_bytes(uint32_t entries); /* of metadata that the original takes */
 US_INLINE struct us_ring_plan us_slabp_ring_plan(const struct us_cache *c)
 {
-    return (struct us_ring_plan){.capacity = us_slabp_of(c)->limit};
+    const uint32_t limit = us_slabp_of(c)->limit;
+
+    return (struct us_ring_plan){.capacity = limit, .account = us_slabp_array_bytes(limit)};
 }
 /* Counts the node's CPUs anew for its free_limit. */
 void us_slabp_limit_free(struct us_cache *c, struct us_flight *f, unsigned node);
@@ -214,6 +218,7 @@ enum us_status us_slabp_tune(struct us_cache *c, struct us_flight *f, struct us_
 void us_slabp_check_deferred(struct us_cache *c, struct us_flight *f, unsigned node);
 
 /* slab_reap.c */
+bool us_slabp_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now);
 void us_slabp_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_slabp_tick_period(const struct us_cache *c);
 void us_slabp_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
@@ -226,5 +231,6 @@ extern const struct us_tunable us_slabp_tunables[];
 extern const struct us_counter us_slabp_counters[];
 enum us_status us_slabp_geometry(struct us_cache *c, struct us_error *e);
 const uint32_t *us_slabp_general_sizes(const struct us_machine *m);
+size_t us_slabp_general_size(size_t bytes); /* the least general cache's that holds them */
 
 #endif

@@ -2,7 +2,7 @@
  *
  * CPU arrays are ring regions of queue/cpu.h, shared and alien arrays the queues of queue/queue.h;
  * a shared array is guarded by its node's list_lock, as in the original. Their blocks are a power
- * of two of pointers, which is a little more metadata than the original's arrays took.
+ * of two of pointers; what is accounted is the general cache that the original's array came from.
  *
  * Tuning takes limit, batchcount and shared together: new arrays are made first, or nothing
  * changes; then what the old ones hold goes to slabs. Alien arrays stay, whatever the new limit.
@@ -40,12 +40,15 @@ static uint32_t rule_shared(const struct us_cache *c)
 }
 
 /* The original's checks of what is written to /proc/slabinfo. */
-static enum us_status check_tuning(const struct us_slabp_tuning *t, struct us_error *e)
+static enum us_status check_tuning(const struct us_cache *c, const struct us_slabp_tuning *t,
+                                   struct us_error *e)
 {
     if (t->batchcount > t->limit)
-        return us_fail(e, US_EINVAL,
-                       "policy slab: batchcount %lld is above limit %lld; expected 1 to limit",
-                       (long long)t->batchcount, (long long)t->limit);
+        return us_fail(
+            e, US_EINVAL,
+            "policy slab: batchcount %lld is above limit %lld of cache '%s'; expected 1 to "
+            "limit: raise limit first, or give both at creation",
+            (long long)t->batchcount, (long long)t->limit, c->name);
     if (t->shared * t->batchcount > (int64_t)US_RING_MAX)
         return us_fail(e, US_EINVAL,
                        "policy slab: shared %lld of batchcount %lld are %lld objects; expected a "
@@ -96,7 +99,7 @@ enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_
 
     if (t.batchcount == 0)
         t.batchcount = (t.limit + 1) / 2;
-    if (check_tuning(&t, e) != US_OK)
+    if (check_tuning(c, &t, e) != US_OK)
         return US_EINVAL;
     apply(c, st, &t);
     st->colour_off = (uint32_t)(g->align > US_LINE ? g->align : US_LINE);
@@ -119,12 +122,24 @@ static unsigned first_domain(const struct us_machine *m, unsigned node)
     return d < m->ndomains ? d : UINT32_MAX;
 }
 
+size_t us_slabp_array_bytes(uint32_t entries)
+{
+    return us_slabp_general_size(US_SLABP_ARRAY_HEADER + entries * sizeof(void *));
+}
+
+/* An array of node `at` for objects of node `of`. */
+static struct us_queue *new_array(struct us_cache *c, enum us_lock_class klass, unsigned at,
+                                  unsigned of, uint32_t entries)
+{
+    return us_queue_new(c, klass, first_domain(c->machine, at), of, entries,
+                        us_slabp_array_bytes(entries));
+}
+
 static struct us_queue *new_shared(struct us_cache *c, unsigned node)
 {
     const struct us_slabp *st = us_slabp_of(c);
 
-    return us_queue_new(c, US_LOCK_NODE, first_domain(c->machine, node), node,
-                        st->shared * st->batchcount);
+    return new_array(c, US_LOCK_NODE, node, node, st->shared * st->batchcount);
 }
 
 bool us_slabp_make_node(struct us_cache *c, unsigned n)
@@ -142,7 +157,7 @@ bool us_slabp_make_node(struct us_cache *c, unsigned n)
     for (of = 0; node->alien && of < m->nnodes; of++) {
         if (of == n)
             continue;
-        node->alien[of] = us_queue_new(c, US_LOCK_ALIEN, first_domain(m, n), of, st->alien_limit);
+        node->alien[of] = new_array(c, US_LOCK_ALIEN, n, of, st->alien_limit);
         if (!node->alien[of])
             return false;
     }
@@ -210,7 +225,7 @@ enum us_status us_slabp_tune(struct us_cache *c, struct us_flight *f, struct us_
     bool made = false;
     void **ring;
 
-    if (check_tuning(&wish, e) != US_OK)
+    if (check_tuning(c, &wish, e) != US_OK)
         return US_EINVAL;
     ring = us_meta_alloc(mem, rings);
     shared = us_meta_alloc(mem, queues);

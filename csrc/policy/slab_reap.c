@@ -5,8 +5,8 @@
  * pass keeps everything and only loses its mark, so that what is idle empties geometrically within
  * a few passes and what is in use is left alone. No memory pressure is needed.
  *
- * The original has one work item a CPU that goes through all caches; here each cache is ticked for
- * each CPU in turn, which comes to the same. Its first tick is one period after the cache's
+ * As in the original a CPU goes through all caches before the next one does; their arrays are
+ * closed together, with one fence (policy.h). A cache's first tick is one period after the cache's
  * creation, all CPUs' at once (the original skews them by CPU to spread the load, and begins after
  * one second). A node's first pass is staggered by the cache's address there; here by its number,
  * so that runs can be repeated: four seconds after creation plus as many as the number modulo four.
@@ -99,6 +99,12 @@ static unsigned reap_node(struct us_cache *c, struct us_flight *f, unsigned cpu,
     moved = shared ? us_slabp_drain_shared(c, f, cpu, n, shared) : 0;
     us_count_n(c, cpu, US_SLABP_REAPED, us_slabp_destroy_free(c, f, cpu, n, slabs, false));
     return moved;
+}
+
+bool us_slabp_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now)
+{
+    (void)now;
+    return us_cpu_wants_visit(c, cpu);
 }
 
 void us_slabp_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now)

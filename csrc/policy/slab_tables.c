@@ -141,8 +141,7 @@ const uint32_t *us_slabp_general_sizes(const struct us_machine *m)
     return general_sizes;
 }
 
-/* What a descriptor costs that comes from a general cache. */
-static size_t general_size(size_t bytes)
+size_t us_slabp_general_size(size_t bytes)
 {
     unsigned i = 0;
 
@@ -233,6 +232,6 @@ enum us_status us_slabp_geometry(struct us_cache *c, struct us_error *e)
     g->slab_overhead = k.descriptor;
     g->index_bytes = 4 * k.objects;
     if (off_slab)
-        g->index_bytes = general_size(US_SLABP_DESCRIPTOR + 4 * k.objects);
+        g->index_bytes = us_slabp_general_size(US_SLABP_DESCRIPTOR + 4 * k.objects);
     return US_OK;
 }

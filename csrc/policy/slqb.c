@@ -515,6 +515,7 @@ const struct us_policy us_policy_slqb = {
     .alloc_node = slqb_alloc_node,
     .alloc_bulk = slqb_alloc_bulk,
     .free_bulk = slqb_free_bulk,
+    .tick_closes = us_slqb_tick_closes,
     .tick = us_slqb_tick,
     .tick_period = us_slqb_tick_period,
     .flush_cpu = us_slqb_flush_cpu,

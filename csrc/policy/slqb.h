@@ -218,6 +218,7 @@ void *us_slqb_fill_new(struct us_cache *c, struct us_flight *f, unsigned node, u
 
 /* ---- slqb_trim.c --------------------------------------------------------------------- */
 
+bool us_slqb_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now);
 void us_slqb_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_slqb_tick_period(const struct us_cache *c);
 uint64_t us_slqb_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);

@@ -48,7 +48,7 @@ static enum us_status check_freebatch(const struct us_cache *c, int64_t freebatc
         return US_OK;
     return us_fail(e, US_EINVAL,
                    "freebatch of policy slqb is %lld; expected 1 to %lld (hiwater + 1) for cache "
-                   "'%s'",
+                   "'%s': raise hiwater first, or give both at creation",
                    (long long)freebatch, (long long)hiwater + 1, c->name);
 }
 

@@ -64,6 +64,11 @@ static void trim_closed(struct us_slqb_work *w, struct us_slqb_cpu *x, enum how 
         us_slqb_disown_closed(&x->region, US_SLQB_RLIST);
 }
 
+static bool wants_trim(const struct us_slqb_cpu *x)
+{
+    return has_stock(&x->list) || __atomic_load_n(&x->rlist.chain.n, __ATOMIC_RELAXED) != 0;
+}
+
 static uint64_t trim_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, enum how how,
                          uint64_t *to_slabs)
 {
@@ -72,7 +77,7 @@ static uint64_t trim_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     uint64_t bytes;
     void *region;
 
-    if (!x || (!has_stock(&x->list) && __atomic_load_n(&x->rlist.chain.n, __ATOMIC_RELAXED) == 0))
+    if (!x || !wants_trim(x))
         return 0;
     if (!us_local_close(&c->local, f, cpu, false, &region))
         return 0;
@@ -83,6 +88,18 @@ static uint64_t trim_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     return bytes;
 }
 
+static bool trim_is_due(const struct us_slqb *st, uint64_t now)
+{
+    return now >= st->next_trim || now == st->trimming;
+}
+
+bool us_slqb_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now)
+{
+    const struct us_slqb_cpu *x = us_slqb_cpu_of(c, cpu);
+
+    return x && trim_is_due(us_slqb_of(c), now) && wants_trim(x);
+}
+
 /* Once a second; a trim is due one second after the cache was made and every three from then on. */
 void us_slqb_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now)
 {
@@ -90,7 +107,7 @@ void us_slqb_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_
     struct us_slqb *st = us_slqb_of(c);
     uint64_t to_slabs = 0;
 
-    if (f->nested || (now < st->next_trim && now != st->trimming))
+    if (f->nested || !trim_is_due(st, now))
         return;
     if (now != st->trimming) {
         st->trimming = now;

@@ -36,7 +36,7 @@
  * slabs are given back after it is dropped and retained ones go to the tail (empty_to_tail), an
  * off-node slab that the provider fell back to gives the caller its object and nothing to the
  * queue, queues can be bounded in bytes (queue_budget), a timer can age what lies idle
- * (expire_period; off unless set, for ageing costs a fence a queue and the refills that follow),
+ * (expire_period; off unless set, for what was aged is fetched again by who uses it after all),
  * and sizes left to the rules follow the traffic (unified_adapt.c).
  */
 #include "policy/unified.h"
@@ -66,6 +66,7 @@ static void install(struct us_cache *c, struct us_flight *f, void **object, unsi
     struct us_queue *q;
     unsigned cpu;
 
+    us_unified_stir(c);
     if (n == 0) {
         us_local_touch(&c->local, f, base);
         return;
@@ -360,6 +361,7 @@ static void free_past(struct us_cache *c, struct us_flight *f, unsigned cpu, uns
     uint32_t room = 0;
     struct us_queue *q = shard_with_room(c, cpu, &room);
 
+    us_unified_stir(c);
     if (room && q->node == node) {
         bool shared = us_unified_to_shared(c, f, cpu, q, &object, 1) != 0;
 
@@ -381,6 +383,7 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     uint32_t room = 0;
     unsigned n, shared = 0;
 
+    us_unified_stir(c);
     if (q) {
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */
         q = shard_with_room(c, cpu, &room);
@@ -410,23 +413,10 @@ static const struct us_ring_levels levels = {
     .free_far = free_alien,
 };
 
-void us_unified_free_slow(struct us_cache *c, void *object)
-{
-    us_ring_free_slow(c, &levels, object);
-}
-
 /* ---- entries
  * ---------------------------------------------------------------------------------------- */
 
-US_INLINE void *unified_alloc_path(struct us_cache *c, enum us_mode mode)
-{
-    return us_ring_alloc_path(c, &levels, mode);
-}
-US_INLINE void unified_free_path(struct us_cache *c, void *object, enum us_mode mode)
-{
-    us_ring_free_path(c, &levels, object, mode);
-}
-US_LOCAL_ENTRIES(unified)
+US_RING_ENTRIES(unified, levels)
 
 static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
@@ -435,22 +425,37 @@ static void *unified_alloc_node(struct us_cache *c, unsigned flags, int node)
     return us_ring_alloc_node(c, &levels, mixed, flags, node_named(c, flags, node));
 }
 
-void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node)
+static void *alloc_past_ring(struct us_cache *c, unsigned flags, int node)
 {
     return node < 0 ? us_ring_alloc_slow(c, &levels, flags, node)
                     : unified_alloc_node(c, flags, node);
 }
 
-/* Bulk calls of the posted forms: single calls but for what the ring serves. */
-static size_t posted_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
+static const struct us_cpu_past past_ring = {
+    .alloc = alloc_past_ring,
+    .free = unified_free_slow,
+    .take = us_unified_take_straight,
+    .put = us_unified_put_straight,
+};
+/* The posted forms had single calls. */
+static const struct us_cpu_past past_posted_ring = {
+    .alloc = alloc_past_ring,
+    .free = unified_free_slow,
+};
+
+static const struct us_cpu_past *past_of(const struct us_cache *c)
 {
-    return us_cpu_alloc_bulk(c, flags, node_named(c, flags, node), n, out,
-                             us_unified_alloc_past_ring);
+    return us_unified_form_of(c)->single_calls ? &past_posted_ring : &past_ring;
 }
 
-static void posted_free_bulk(struct us_cache *c, size_t n, void *const *object)
+static size_t unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
 {
-    us_cpu_free_bulk(c, us_unified_form_of(c)->any_node, n, object, us_unified_free_slow);
+    return us_cpu_alloc_bulk(c, past_of(c), flags, node_named(c, flags, node), n, out);
+}
+
+static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
+{
+    us_cpu_free_bulk(c, past_of(c), us_unified_form_of(c)->any_node, n, object);
 }
 
 /* ---- life
@@ -569,6 +574,7 @@ static void unified_locks(struct us_cache *c, us_lock_fn *each, void *context)
     .region = US_REGION_RING, .debug_has_stock = true, .geometry = us_unified_geometry,       \
     .general_sizes = us_unified_general_sizes, .create = unified_create,                      \
     .destroy = unified_destroy, .entries = unified_entries, .alloc_node = unified_alloc_node, \
+    .alloc_bulk = unified_alloc_bulk, .free_bulk = unified_free_bulk,                         \
     .flush_cpu = us_unified_flush_cpu, .shrink = us_unified_shrink, .locks = unified_locks,   \
     .visit = unified_visit
 /* clang-format on */
@@ -579,10 +585,11 @@ const struct us_policy us_policy_unified = {
     .form = &us_unified_carried_on,
     .ntunables = US_UNIFIED_NTUNABLES,
     .ncounters = US_UNIFIED_NCOUNTERS,
-    .alloc_bulk = us_unified_alloc_bulk,
-    .free_bulk = us_unified_free_bulk,
     .expire_begin = us_unified_expire_begin,
     .expire = us_unified_expire,
+    .expire_cpu_closes = us_cpu_wants_visit,
+    .expire_cpu = us_unified_expire_cpu,
+    .tick_closes = us_unified_tick_closes,
     .tick = us_unified_tick,
     .tick_period = us_unified_tick_period,
     .adapt_period = us_unified_adapt_period,
@@ -597,8 +604,6 @@ const struct us_policy us_policy_unified_v4 = {
     .form = &us_unified_posted,
     .ntunables = US_UNIFIED_V4_NTUNABLES,
     .ncounters = US_UNIFIED_NCOUNTERS,
-    .alloc_bulk = posted_alloc_bulk,
-    .free_bulk = posted_free_bulk,
     .expire_all_stages = true,
     .expire_begin = us_unified_expire_begin,
     .expire = us_unified_expire,
@@ -611,7 +616,5 @@ const struct us_policy us_policy_sleb = {
     .form = &us_unified_sleb,
     .ntunables = US_SLEB_NTUNABLES,
     .ncounters = US_SLEB_NCOUNTERS,
-    .alloc_bulk = posted_alloc_bulk,
-    .free_bulk = posted_free_bulk,
     UNIFIED_COMMON,
 };

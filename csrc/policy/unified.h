@@ -24,7 +24,8 @@
         get_queue, NULL,                                                                          \
         "CPU queue size that was asked for; refills stop there")                                  \
     row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,      \
-        "objects moved between levels at once; at most queue_size (unified-v4: at least that)")                               \
+        "objects moved between levels at once; at most queue_size, and a larger one given at "    \
+        "creation counts as half of it (unified-v4: at least queue_size)")                        \
     row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
         "objects in CPU queues")                                                                  \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
@@ -89,7 +90,7 @@ enum us_unified_tunable {
     row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FROM_POPS,                            \
         "popped from a non-empty CPU queue")                                                      \
     row(ALLOC_SLOWPATH, "alloc_slowpath", US_ALLOC_SLOW, US_FROM_STATS,                           \
-        "CPU queue and shared queue both empty")                                                  \
+        "CPU queue empty, and the shared queue too where there is one")                           \
     row(ALLOC_DIRECT, "alloc_direct", US_ALLOC_REMOTE, US_FROM_STATS,                             \
         "another node's object from its slab, there being no alien queue")                        \
     row(FREE_FASTPATH, "free_fastpath", US_FREE_FAST, US_FROM_PUSHES,                             \
@@ -148,6 +149,8 @@ struct us_unified_form {
     bool posted_batch;    /* batch_size may not be below queue_size */
     bool posted_expiry;   /* 2.13, rows 4 to 7; no stage stops at the target */
     bool resize_drains;   /* resizing empties queues */
+    bool single_calls;    /* bulk calls go through the rings object by object */
+    bool posted_accounts; /* queues count as the metadata that the posted ones took */
     int64_t fixed[US_UNIFIED_NTUNABLES]; /* of rows that its table lacks */
 };
 extern const struct us_unified_form us_unified_carried_on, us_unified_posted, us_unified_sleb;
@@ -179,8 +182,10 @@ struct us_unified {
      * look. */
     uint32_t grown_queue, grown_shared;
     uint64_t seen_shared, seen_drains, seen_refills;
+    _Atomic uint64_t looked; /* policy's clock at the last look */
     uint64_t drained;        /* drains to slabs that no refill has answered yet */
     _Atomic bool pressed;    /* memory ran short since the last look */
+    _Atomic bool stirred;    /* an object crossed the edge of a CPU queue since the last look */
     uint32_t budget_objects; /* shared stock stops here; UINT32_MAX without a budget */
     unsigned nlists;
     struct us_unified_list *list;     /* [nlists] */
@@ -274,20 +279,26 @@ void us_unified_check_deferred(struct us_cache *c, struct us_flight *f, unsigned
 /* unified.c: parts of the slow paths. */
 /* How many objects a miss on the CPU's ring asks the next level for. */
 uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight *f, unsigned cpu);
-void *us_unified_alloc_past_ring(struct us_cache *c, unsigned flags, int node);
 /* Room that the shared queue offers, the byte budget considered. A racy look before the lock. */
 uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue *q);
 /* Moves objects on top of the shared queue; what finds no room goes to slabs. Returns how many the
  * queue took. */
 unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
                               struct us_queue *q, void **object, unsigned n);
-void us_unified_free_slow(struct us_cache *c, void *object);
 
-/* unified_bulk.c */
-size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out);
-void us_unified_free_bulk(struct us_cache *c, size_t n, void *const *object);
+/* unified_bulk.c: the `take` and `put` of struct us_cpu_past. */
+size_t us_unified_take_straight(struct us_cache *c, size_t left, void **out);
+size_t us_unified_put_straight(struct us_cache *c, size_t n, void *const *object);
 
 /* unified_adapt.c */
+/* Traffic that a look will judge. Told once a look: the line is read by every CPU. */
+US_INLINE void us_unified_stir(struct us_cache *c)
+{
+    struct us_unified *st = us_unified_of(c);
+
+    if (!atomic_load_explicit(&st->stirred, memory_order_relaxed))
+        atomic_store_explicit(&st->stirred, true, memory_order_relaxed);
+}
 uint64_t us_unified_adapt_period(const struct us_cache *c);
 bool us_unified_wants_adapt(struct us_cache *c);
 void us_unified_adapt(struct us_cache *c, struct us_flight *f);
@@ -298,6 +309,8 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
                            enum us_stage stage, uint64_t target, bool try_only);
 void us_unified_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bool try_only);
 uint64_t us_unified_shrink(struct us_cache *c, struct us_flight *f, unsigned node, bool try_only);
+uint64_t us_unified_expire_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu);
+bool us_unified_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now);
 void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now);
 uint64_t us_unified_tick_period(const struct us_cache *c);
 

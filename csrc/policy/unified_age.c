@@ -217,20 +217,41 @@ uint64_t us_unified_expire(struct us_cache *c, struct us_flight *f, unsigned nod
     return moved * stride;
 }
 
+uint64_t us_unified_expire_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu)
+{
+    const uint64_t moved = age_cpu(c, f, cpu, false), bytes = moved * c->geometry.stride;
+
+    us_stat_add(c, cpu, US_EXPIRE_OBJECTS, moved);
+    us_unified_of(c)->last_expired += bytes;
+    return bytes;
+}
+
+bool us_unified_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now)
+{
+    (void)now;
+    return us_cpu_wants_visit(c, cpu);
+}
+
+static bool first_of_node(const struct us_machine *m, unsigned cpu)
+{
+    for (unsigned other = 0; other < cpu; other++)
+        if (us_node_of_cpu(m, other) == us_node_of_cpu(m, cpu) && us_cpu_online(m, other))
+            return false;
+    return true;
+}
+
+/* The last stage is each CPU's own; those before come with the first CPU of their node. */
 void us_unified_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now)
 {
-    const struct us_machine *m = c->machine;
-    const unsigned node = us_node_of_cpu(m, cpu);
-    unsigned first = 0;
+    const unsigned node = us_node_of_cpu(c->machine, cpu);
 
     (void)now;
-    while (us_node_of_cpu(m, first) != node || !us_cpu_online(m, first))
-        first++;
-    if (first != cpu) /* once for each node */
-        return;
-    us_unified_expire_begin(c);
-    for (int stage = US_STAGE_PARTIAL; stage <= US_STAGE_CPU; stage++)
-        us_unified_expire(c, f, node, (enum us_stage)stage, UINT64_MAX, false);
+    if (first_of_node(c->machine, cpu)) {
+        us_unified_expire_begin(c);
+        for (int stage = US_STAGE_PARTIAL; stage < US_STAGE_CPU; stage++)
+            us_unified_expire(c, f, node, (enum us_stage)stage, UINT64_MAX, false);
+    }
+    us_unified_expire_cpu(c, f, cpu);
 }
 
 uint64_t us_unified_tick_period(const struct us_cache *c)

@@ -1,10 +1,10 @@
-/* unified_bulk.c - bulk calls of the Unified policy.
+/* unified_bulk.c - what bulk calls of the Unified policy carry past the CPU's ring.
  *
- * They leave counters and queues as n single calls would. The CPU's ring serves what it can, up to
- * 64 objects a sequence. Where single calls would carry whole batches through the ring, objects go
- * straight between the caller and the shared queue, one copy each: an allocation of at least a
- * batch would pop all that a refill brings, and of a long run of frees only the last ring-full
- * stays in the ring. What the ring did not see is told to its counts (us_local_harvest).
+ * Bulk calls (queue/cpu.h) leave counters and queues as n single calls would. Where single calls
+ * would carry whole batches through the ring, objects go straight between the caller and the shared
+ * queue, one copy each: an allocation of at least a batch would pop all that a refill brings, and
+ * of a long run of frees only the last ring-full stays in the ring. What the ring did not see is
+ * told to its counts (us_local_harvest).
  */
 #include <string.h>
 
@@ -31,6 +31,7 @@ static unsigned take_refill(struct us_cache *c, struct us_flight *f, size_t left
     us_lock_drop(f, us_queue_lock(q));
     if (n == 0)
         return 0;
+    us_unified_stir(c);
     us_count(c, cpu, US_UNIFIED_ALLOC_SHARED);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, n - 1);
     us_local_harvest(&c->local, cpu, n - 1, 0);
@@ -38,7 +39,7 @@ static unsigned take_refill(struct us_cache *c, struct us_flight *f, size_t left
     return n;
 }
 
-static size_t take_refills(struct us_cache *c, size_t left, void **out)
+size_t us_unified_take_straight(struct us_cache *c, size_t left, void **out)
 {
     struct us_flight f;
     size_t got = 0;
@@ -49,28 +50,6 @@ static size_t take_refills(struct us_cache *c, size_t left, void **out)
     while ((n = take_refill(c, &f, left - got, out + got)) != 0)
         got += n;
     us_flight_leave(&f);
-    return got;
-}
-
-size_t us_unified_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out)
-{
-    size_t got = 0;
-
-    while (node < 0 && got < n) {
-        const size_t left = n - got;
-        unsigned k = us_local_pop_batch(&c->local, out + got,
-                                        left < US_BATCH_MAX ? (unsigned)left : US_BATCH_MAX);
-
-        got += k;
-        if (k)
-            continue;
-        got += take_refills(c, left, out + got);
-        if (got < n && !(out[got] = us_unified_alloc_past_ring(c, flags, node)))
-            return got;
-        got += got < n;
-    }
-    while (got < n && (out[got] = us_unified_alloc_past_ring(c, flags, node)) != NULL)
-        got++;
     return got;
 }
 
@@ -138,6 +117,7 @@ static size_t flow_through(struct us_cache *c, struct us_flight *f, unsigned cpu
         return 0;
     }
     straight = moved - taken < flow.frees ? moved - taken : flow.frees;
+    us_unified_stir(c);
     us_count_n(c, cpu, US_UNIFIED_FREE_SHARED, flow.overflows);
     us_stat_add(c, cpu, US_OBJECTS_MOVED, taken + straight);
     us_local_harvest(&c->local, cpu, 0, straight - flow.overflows);
@@ -152,7 +132,7 @@ static size_t flow_through(struct us_cache *c, struct us_flight *f, unsigned cpu
     return straight;
 }
 
-static size_t free_straight(struct us_cache *c, size_t n, void *const *object)
+size_t us_unified_put_straight(struct us_cache *c, size_t n, void *const *object)
 {
     const struct us_range *r = &c->slabs->range;
     const struct us_ring *ring;
@@ -178,22 +158,4 @@ static size_t free_straight(struct us_cache *c, size_t n, void *const *object)
     }
     us_flight_leave(&f);
     return went;
-}
-
-void us_unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
-{
-    size_t i = 0;
-
-    while (i < n) {
-        size_t went;
-        bool all;
-
-        i += us_cpu_push_run(c, false, n - i, object + i, &all);
-        if (all)
-            continue;
-        went = free_straight(c, n - i, object + i);
-        i += went;
-        if (went == 0)
-            us_unified_free_slow(c, object[i++]);
-    }
 }

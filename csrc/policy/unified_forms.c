@@ -24,12 +24,14 @@
  *    7  wrong byte counts; "all" runs stage 1 only    the counts are right (bookkeeping); writing
  *                                                     -1 to `expire` runs stage 1 only
  *    8  batch_size below queue_size refused           reproduced; larger ones are taken, and
- * refills stop at queue_size 9  LOWMEM's min_partial 0 becomes 5              reproduced 10  the
- * full list is incomplete                   no (corruption); there is no full list 11  validate
- * overflows on a full slab             no (a crash) 12  cache domains on x86 only no (a build
- * failure) 13  expiry allocates in reclaim                   no: nothing allocates while it
- * expires; the failures that were logged do not occur 14  drains read one pointer too many no
- * (harmless)
+ *                                                     refills stop at queue_size
+ *    9  LOWMEM's min_partial 0 becomes 5              reproduced
+ *   10  the full list is incomplete                   no (corruption); there is no full list
+ *   11  validate overflows on a full slab             no (a crash)
+ *   12  cache domains on x86 only                     no (a build failure)
+ *   13  expiry allocates in reclaim                   no: nothing allocates while it expires; the
+ *                                                     failures that were logged do not occur
+ *   14  drains read one pointer too many              no (harmless)
  *
  * Not carried over either: emptied slabs are given back after the node lock is dropped, since no
  * lock is held over the page provider here; single-CPU domains form one group a node, not one of
@@ -63,6 +65,8 @@ const struct us_unified_form us_unified_posted = {
     .posted_batch = true,
     .posted_expiry = true,
     .resize_drains = true,
+    .posted_accounts = true,
+    .single_calls = true,
     .fixed = {FIXED_AS_POSTED},
 };
 
@@ -72,5 +76,7 @@ const struct us_unified_form us_unified_sleb = {
     .bitmap_in_band = true,
     .no_lowmem = true,
     .resize_drains = true,
+    .posted_accounts = true,
+    .single_calls = true,
     .fixed = {FIXED_AS_POSTED},
 };

@@ -3,7 +3,8 @@
  * Sizes follow the posted rules: a CPU queue is rounded up to cache lines and uses the slack; a
  * domain's alien queues and shared queue lie in one block that is rounded up to a general cache or
  * to pages, the slack becoming shared queue. Here each queue is its own block of metadata with a
- * power-of-two ring; the capacities are those of the posted layout.
+ * power-of-two ring; the capacities are those of the posted layout, and forms of the past account
+ * what that took.
  */
 #include <string.h>
 
@@ -150,16 +151,26 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
 /* ---- rings
  * --------------------------------------------------------------------------------------- */
 
+/* Capacities use all the slack of the posted blocks, so header and entries add up to these. */
+static size_t account_of(const struct us_cache *c, size_t header, uint32_t capacity)
+{
+    return us_unified_form_of(c)->posted_accounts ? header + capacity * sizeof(void *) : 0;
+}
+
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c)
 {
-    return (struct us_ring_plan){.capacity = us_unified_of(c)->cpu_capacity,
-                                 .any_node = us_unified_form_of(c)->any_node};
+    const uint32_t capacity = us_unified_of(c)->cpu_capacity;
+
+    return (struct us_ring_plan){.capacity = capacity,
+                                 .any_node = us_unified_form_of(c)->any_node,
+                                 .account = account_of(c, POSTED_CPU_HEADER, capacity)};
 }
 
 static struct us_queue *new_queue(struct us_cache *c, enum us_lock_class klass, unsigned domain,
                                   unsigned node, uint32_t capacity)
 {
-    struct us_queue *q = us_queue_new(c, klass, domain, node, capacity);
+    struct us_queue *q = us_queue_new(c, klass, domain, node, capacity,
+                                      account_of(c, POSTED_QUEUE_HEADER, capacity));
 
     if (q)
         q->any_node = us_unified_form_of(c)->fallback_queued;

@@ -330,6 +330,8 @@ static PyMethodDef cache_methods[] = {
      DOC_ONLY_SIGNATURE("alloc_bulk", ", n, /, *, node=None, zero=False, thisnode=False")},
     {"free_bulk", (PyCFunction)(void (*)(void))us_py_cache_free_bulk, METH_FASTCALL,
      DOC_ONLY_SIGNATURE("free_bulk", ", addresses, /")},
+    {"prefill_sheaf", us_py_cache_prefill_sheaf, METH_O,
+     DOC_ONLY_SIGNATURE("prefill_sheaf", ", n, /")},
     {"shrink", cache_shrink, METH_NOARGS, DOC_ONLY_SIGNATURE("shrink", ", /")},
     {"expire", (PyCFunction)(void (*)(void))cache_expire, METH_VARARGS | METH_KEYWORDS,
      DOC_ONLY_SIGNATURE("expire", ", /, node=None")},
@@ -374,7 +376,8 @@ static PyMemberDef cache_members[] = {
 static PyGetSetDef cache_getset[] = {
     {"allocator", get_allocator, NULL, "The allocator the cache belongs to.", NULL},
     {"alive", get_alive, NULL, "False once destroyed, or once the allocator is closed.", NULL},
-    {"dropped", get_dropped, NULL, "Objects that were dropped while live, and freed.", NULL},
+    {"dropped", get_dropped, NULL,
+     "Objects and sheaves that were dropped while live, and given back.", NULL},
     {"constructor", get_constructor, NULL, "The callable given as constructor, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -132,25 +132,49 @@ static bool finish(struct us_py_cache *self, void *object)
     return mark(self->record, object, false) == 0;
 }
 
-void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node)
+bool us_py_while_constructing(struct us_py_cache *self, void (*work)(void *), void *context)
 {
     struct construction c = {.cache = self, .outer = current};
     current = &c;
-    void *object = us_cache_alloc_node(self->core, flags, node);
+    work(context);
     current = c.outer;
-    if (c.type) {
-        if (object)
-            us_cache_free(self->core, object);
+    if (c.type)
         PyErr_Restore(c.type, c.value, c.traceback);
+    return !c.type;
+}
+
+void *us_py_finish_constructed(struct us_py_cache *self, void *object)
+{
+    if (finish(self, object))
+        return object;
+    us_cache_free(self->core, object);
+    return NULL;
+}
+
+struct allocation {
+    struct us_cache *core;
+    unsigned flags;
+    int node;
+    void *object;
+};
+
+static void allocate(void *context)
+{
+    struct allocation *a = context;
+    a->object = us_cache_alloc_node(a->core, a->flags, a->node);
+}
+
+void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node)
+{
+    struct allocation a = {.core = self->core, .flags = flags, .node = node};
+    if (!us_py_while_constructing(self, allocate, &a)) {
+        if (a.object)
+            us_cache_free(self->core, a.object);
         return NULL;
     }
-    if (!object) {
+    if (!a.object) {
         us_py_raise_failure(self->allocator->state, self->core, 1, self->size);
         return NULL;
     }
-    if (!finish(self, object)) {
-        us_cache_free(self->core, object);
-        return NULL;
-    }
-    return object;
+    return us_py_finish_constructed(self, a.object);
 }

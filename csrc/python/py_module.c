@@ -42,7 +42,7 @@ static bool import_all(struct us_py_state *state)
         {&state->limit_error, "unislab.errors", "LimitExceeded"},
         {&state->live_error, "unislab.errors", "LiveObjectsError"},
         {&state->unknown_name_error, "unislab.errors", "UnknownNameError"},
-        {&state->as_addresses, "unislab.cache", "_as_addresses"},
+        {&state->as_addresses, "unislab.addresses", "as_addresses"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].slot = import_from(wanted[i].module, wanted[i].name);
@@ -75,6 +75,7 @@ static int module_exec(PyObject *module)
         return -1;
     if (!(state->addresses_type = add_type(module, &us_py_addresses_spec, NULL, NULL)) ||
         !(state->object_type = add_type(module, &us_py_object_spec, "unislab.objects", "Object")) ||
+        !(state->sheaf_type = add_type(module, &us_py_sheaf_spec, "unislab.sheaves", "Sheaf")) ||
         !(state->cache_type = add_type(module, &us_py_cache_spec, "unislab.cache", "Cache")) ||
         !(state->allocator_type =
               add_type(module, &us_py_allocator_spec, "unislab.allocator", "Allocator")))

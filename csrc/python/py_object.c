@@ -149,18 +149,22 @@ static bool is_alive(struct object *self)
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
+void us_py_warn_dropped(PyObject *op, const char *format)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (PyErr_ResourceWarning(op, 1, format, op) < 0)
+        PyErr_WriteUnraisable(op);
+    PyErr_Restore(type, value, traceback);
+}
+
 /* Says that a live object is dropped; deallocation then frees it. */
 static void object_finalize(PyObject *op)
 {
     struct object *self = (struct object *)op;
     if (atomic_load(&self->ownership) != OWNED || !is_alive(self))
         return;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    if (PyErr_ResourceWarning(
-            op, 1, "%R was dropped while live: free it, or use it in a with block", op) < 0)
-        PyErr_WriteUnraisable(op);
-    PyErr_Restore(type, value, traceback);
+    us_py_warn_dropped(op, "%R was dropped while live: free it, or use it in a with block");
 }
 
 static void free_dropped(struct object *self)

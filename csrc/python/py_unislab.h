@@ -40,10 +40,10 @@
 /* ---- module state ---------------------------------------------------------------------------- */
 
 /* Every Python reference of a module; row: name. One list makes struct, traverse and clear. */
-#define US_PY_REFERENCES(row)                                                                      \
-    row(allocator_type) row(cache_type) row(object_type) row(addresses_type) row(corruption_error) \
-        row(limit_error) row(live_error) row(unknown_name_error) row(as_addresses) row(frombuffer) \
-            row(uint64)
+#define US_PY_REFERENCES(row)                                                                \
+    row(allocator_type) row(cache_type) row(object_type) row(sheaf_type) row(addresses_type) \
+        row(corruption_error) row(limit_error) row(live_error) row(unknown_name_error)       \
+            row(as_addresses) row(frombuffer) row(uint64)
 
 struct us_py_state {
 #define US_ROW(name) PyObject *name;
@@ -199,18 +199,27 @@ void us_py_constructor(void *object, void *arg);
 /* Allocates as the callable may raise: object or NULL with an exception. Cache entered, GIL held.
  */
 void *us_py_alloc_constructed(struct us_py_cache *self, unsigned flags, int node);
+/* Does work that may make slabs of a cache whose constructor is callable; false with the exception
+ * that one raised. GIL held. */
+bool us_py_while_constructing(struct us_py_cache *self, void (*work)(void *), void *context);
+/* The object if it is constructed, now at the latest; else it is freed: NULL with an exception. */
+void *us_py_finish_constructed(struct us_py_cache *self, void *object);
 PyObject *us_py_object_new(struct us_py_cache *cache, void *address, bool owned);
 /* Of one that is not owned: no new views. False when there are some. */
 bool us_py_object_end_loan(PyObject *object);
+/* ResourceWarning about a handle that is dropped; an exception that is set stays. */
+void us_py_warn_dropped(PyObject *handle, const char *format);
 /* Frees an owned Object once. */
 PyObject *us_py_object_free(PyObject *object);
 PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* Method tables and specs by file. */
-extern PyType_Spec us_py_allocator_spec, us_py_cache_spec, us_py_object_spec, us_py_addresses_spec;
+extern PyType_Spec us_py_allocator_spec, us_py_cache_spec, us_py_object_spec, us_py_sheaf_spec,
+    us_py_addresses_spec;
 PyObject *us_py_cache_alloc_bulk(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames);
 PyObject *us_py_cache_free_bulk(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *us_py_cache_prefill_sheaf(PyObject *self, PyObject *value);
 PyObject *us_py_cache_stats(PyObject *self, PyObject *exact);
 PyObject *us_py_cache_account(PyObject *self, PyObject *unused);
 PyObject *us_py_cache_snapshot(PyObject *self, PyObject *unused);

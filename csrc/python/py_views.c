@@ -199,13 +199,13 @@ static PyObject *stock_addresses(const struct us_snapshot *s, const struct us_st
 
 static PyObject *stock_rows(const struct us_snapshot *s)
 {
-    static const char *const kind[] = {"cpu", "shared", "alien"};
+    static const char *const kind[] = {"cpu", "shared", "alien", "prefilled"};
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < s->nstocks; i++) {
         const struct us_stock *t = &s->stock[i].stock;
         PyObject *addresses = stock_addresses(s, &s->stock[i]);
         PyObject *row =
-            addresses ? Py_BuildValue("ssNNNIION", kind[t->kind % 3], t->name, optional(t->cpu),
+            addresses ? Py_BuildValue("ssNNNIION", kind[t->kind % 4], t->name, optional(t->cpu),
                                       optional(t->domain), optional(t->node), t->objects,
                                       t->capacity, t->touched ? Py_True : Py_False, addresses)
                       : NULL;
@@ -460,8 +460,8 @@ static const struct us_policy *policy_named(PyObject *name_object)
         for (; n < 64 && us_policy_at((unsigned)n); n++)
             names[n] = us_policy_at((unsigned)n)->name;
         near = us_nearest(name, names, n);
-        PyErr_Format(PyExc_ValueError, "unknown policy '%s'%s%s%s; unislab.policies() lists them",
-                     name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
+        PyErr_Format(PyExc_ValueError, "no policy '%s': %s%s%sunislab.policies() lists them", name,
+                     near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
     }
     return policy;
 }

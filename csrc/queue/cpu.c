@@ -8,18 +8,22 @@
 struct us_ring *us_cpu_ring_new(struct us_cache *c, unsigned cpu, struct us_ring_plan plan)
 {
     const struct us_span span = us_ring_span(c, plan.any_node, us_node_of_cpu(c->machine, cpu));
-    struct us_ring *ring = us_meta_alloc(c->slabs->memory, us_ring_bytes(plan.capacity));
+    struct us_memory *mem = c->slabs->memory;
+    const size_t bytes = us_ring_bytes(plan.capacity);
+    const size_t account = plan.account ? plan.account : us_meta_rounded(mem, bytes);
+    struct us_ring *ring = us_meta_alloc_as(mem, bytes, account);
 
     if (!ring)
         return NULL;
     us_ring_init(ring, plan.capacity, span.base, span.length);
+    ring->account = account;
     atomic_store_explicit(&ring->seen, us_ring_header(ring), memory_order_relaxed);
     return ring;
 }
 
 void us_cpu_ring_free(struct us_cache *c, struct us_ring *ring)
 {
-    us_meta_free(c->slabs->memory, ring, us_ring_bytes(ring->capacity));
+    us_meta_free_as(c->slabs->memory, ring, us_ring_bytes(ring->capacity), ring->account);
 }
 
 bool us_cpu_ring_populate(struct us_cache *c, struct us_flight *f, unsigned cpu,
@@ -119,8 +123,8 @@ void us_cpu_rings_change(struct us_cache *c, struct us_flight *f, void **ring, b
 
 /* ---- bulk calls ------------------------------------------------------------------------------ */
 
-size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out,
-                         void *(*one)(struct us_cache *c, unsigned flags, int node))
+size_t us_cpu_alloc_bulk(struct us_cache *c, const struct us_cpu_past *past, unsigned flags,
+                         int node, size_t n, void **out)
 {
     size_t got = 0;
 
@@ -132,8 +136,11 @@ size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n,
             got += k;
             if (k)
                 continue;
+            got += past->take ? past->take(c, left, out + got) : 0;
+            if (got == n)
+                break;
         }
-        out[got] = one(c, flags, node);
+        out[got] = past->alloc(c, flags, node);
         if (!out[got])
             break;
         got++;
@@ -151,7 +158,9 @@ static unsigned run_of(void *const *object, size_t most, struct us_span span)
     return n;
 }
 
-unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
+/* Pushes the first of n > 0 objects, as many as one sequence takes; returns how many. *all: the
+ * next is not known to miss. */
+static unsigned push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
                          bool *all)
 {
     const struct us_range *r = &c->slabs->range;
@@ -167,30 +176,40 @@ unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *cons
     return pushed;
 }
 
-void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                      void (*one)(struct us_cache *c, void *object))
+void us_cpu_free_bulk(struct us_cache *c, const struct us_cpu_past *past, bool any_node, size_t n,
+                      void *const *object)
 {
-    size_t i = 0;
+    size_t i = 0, went;
+    bool all;
 
     while (i < n) {
-        bool all;
-
-        i += us_cpu_push_run(c, any_node, n - i, object + i, &all);
-        if (!all)
-            one(c, object[i++]);
+        i += push_run(c, any_node, n - i, object + i, &all);
+        if (all)
+            continue;
+        went = past->put ? past->put(c, n - i, object + i) : 0;
+        i += went;
+        if (went == 0)
+            past->free(c, object[i++]);
     }
 }
 
 /* ---- ageing, flushing ------------------------------------------------------------------------ */
 
+bool us_cpu_wants_visit(const struct us_cache *c, unsigned cpu)
+{
+    const struct us_ring *ring = us_local_ring(&c->local, cpu);
+
+    return ring && (us_ring_size(ring) || us_ring_touched(ring));
+}
+
 unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_due_fn *due,
                     bool try_only, us_drain_fn *drain)
 {
-    struct us_ring *ring = us_local_ring(&c->local, cpu);
+    struct us_ring *ring;
     void *region;
     unsigned n;
 
-    if (!ring || (us_ring_size(ring) == 0 && !us_ring_touched(ring)))
+    if (!us_cpu_wants_visit(c, cpu))
         return 0;
     if (!us_local_close(&c->local, f, cpu, try_only, &region))
         return 0;

@@ -14,7 +14,8 @@
 /* How each ring of a cache is made. */
 struct us_ring_plan {
     uint32_t capacity;
-    bool any_node; /* takes objects of every node, not the CPU's alone */
+    bool any_node;  /* takes objects of every node, not the CPU's alone */
+    size_t account; /* bytes of metadata that the original's takes; 0 = ours */
 };
 
 /* First address and length of what a ring takes. */
@@ -51,21 +52,27 @@ void us_cpu_rings_change(struct us_cache *c, struct us_flight *f, void **ring, b
 
 /* ---- bulk calls ------------------------------------------------------------------------------ */
 
-/* Leave counters and queues as n single calls. `one` serves an object that the ring cannot. */
-size_t us_cpu_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t n, void **out,
-                         void *(*one)(struct us_cache *c, unsigned flags, int node));
-void us_cpu_free_bulk(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                      void (*one)(struct us_cache *c, void *object));
-
-/* Pushes the first of n > 0 objects, as many as one sequence takes; returns how many. *all: the
- * next is not known to miss. */
-unsigned us_cpu_push_run(struct us_cache *c, bool any_node, size_t n, void *const *object,
-                         bool *all);
+/* What serves objects that the ring cannot. */
+struct us_cpu_past {
+    void *(*alloc)(struct us_cache *c, unsigned flags, int node);
+    void (*free)(struct us_cache *c, void *object);
+    /* Many at once, straight between caller and next level, where single calls would carry them
+     * through the ring; return how many, 0 = as single calls do it. NULL = never. */
+    size_t (*take)(struct us_cache *c, size_t n, void **out);
+    size_t (*put)(struct us_cache *c, size_t n, void *const *object);
+};
+/* Leave counters and queues as n single calls. */
+size_t us_cpu_alloc_bulk(struct us_cache *c, const struct us_cpu_past *past, unsigned flags,
+                         int node, size_t n, void **out);
+void us_cpu_free_bulk(struct us_cache *c, const struct us_cpu_past *past, bool any_node, size_t n,
+                      void *const *object);
 
 /* ---- ageing, flushing ------------------------------------------------------------------------ */
 
 /* The policy's rule: how many of the oldest leave a queue that is visited now. */
 typedef unsigned us_due_fn(const struct us_cache *c, const struct us_ring *ring);
+/* Racily: has a visit to a CPU's ring anything to do? Not when it is empty and untouched. */
+bool us_cpu_wants_visit(const struct us_cache *c, unsigned cpu);
 /* One visit to a CPU's ring: what is due goes where `drain` puts it, and the ring counts as
  * untouched from then on. Returns how many left. */
 unsigned us_cpu_age(struct us_cache *c, struct us_flight *f, unsigned cpu, us_due_fn *due,

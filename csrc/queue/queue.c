@@ -9,10 +9,15 @@ static size_t queue_bytes(uint32_t capacity)
 }
 
 struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsigned domain,
-                              unsigned node, uint32_t capacity)
+                              unsigned node, uint32_t capacity, size_t account)
 {
-    struct us_queue *q = us_meta_alloc(c->slabs->memory, queue_bytes(capacity));
+    struct us_memory *mem = c->slabs->memory;
+    const size_t bytes = queue_bytes(capacity);
+    struct us_queue *q;
 
+    if (account == 0)
+        account = us_meta_rounded(mem, bytes);
+    q = us_meta_alloc_as(mem, bytes, account);
     _Static_assert(sizeof(*q) <= US_LINE, "the ring starts one line into the block");
     if (!q)
         return NULL;
@@ -23,6 +28,7 @@ struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsi
     q->node = node;
     q->domain = domain;
     q->capacity = capacity;
+    q->account = (uint32_t)account;
     q->shards = 1;
     q->next = q;
     us_queue_untouch(q);
@@ -32,7 +38,7 @@ struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsi
 void us_queue_free(struct us_cache *c, struct us_queue *q)
 {
     us_lock_retire(c->machine, us_queue_lock(q));
-    us_meta_free(c->slabs->memory, q, queue_bytes(q->capacity));
+    us_meta_free_as(c->slabs->memory, q, queue_bytes(q->capacity), q->account);
 }
 
 unsigned us_queue_flush(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_queue *q,

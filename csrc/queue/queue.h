@@ -14,6 +14,7 @@ struct us_queue {
     unsigned node; /* of the objects it holds */
     unsigned domain;
     uint32_t capacity;
+    uint32_t account;      /* bytes of metadata that it counts for */
     bool any_node;         /* may hold objects of other nodes, too */
     unsigned shards;       /* how many share the work, this one among them */
     struct us_queue *next; /* the next shard, in a circle */
@@ -37,9 +38,9 @@ static inline uint32_t us_queue_size(const struct us_queue *q)
     return us_ring_size(q->ring);
 }
 
-/* Untouched, one shard; NULL = no memory. */
+/* Untouched, one shard, accounted as what the original takes (0 = as ours); NULL = no memory. */
 struct us_queue *us_queue_new(struct us_cache *c, enum us_lock_class klass, unsigned domain,
-                              unsigned node, uint32_t capacity);
+                              unsigned node, uint32_t capacity, size_t account);
 /* Its objects must have left. */
 void us_queue_free(struct us_cache *c, struct us_queue *q);
 /* Takes the oldest out, at most `most`, and puts them where `drain` does; returns how many. */

@@ -54,6 +54,23 @@ US_INLINE void us_ring_free_path(struct us_cache *c, const struct us_ring_levels
     us_ring_free_slow(c, levels, object);
 }
 
+/* Of a policy with these levels: policy_entries (US_LOCAL_ENTRIES) and policy_free_slow, a free
+ * past the ring. */
+#define US_RING_ENTRIES(policy, levels)                                                    \
+    US_INLINE void *policy##_alloc_path(struct us_cache *c, enum us_mode mode)             \
+    {                                                                                      \
+        return us_ring_alloc_path(c, &(levels), mode);                                     \
+    }                                                                                      \
+    US_INLINE void policy##_free_path(struct us_cache *c, void *object, enum us_mode mode) \
+    {                                                                                      \
+        us_ring_free_path(c, &(levels), object, mode);                                     \
+    }                                                                                      \
+    US_LOCAL_ENTRIES(policy)                                                               \
+    static void policy##_free_slow(struct us_cache *c, void *object)                       \
+    {                                                                                      \
+        us_ring_free_slow(c, &(levels), object);                                           \
+    }
+
 /* An allocation with flags or a node: the ring first, where it may serve it. mixed: whatever it
  * holds will do. */
 void *us_ring_alloc_node(struct us_cache *c, const struct us_ring_levels *levels, bool mixed,

@@ -174,6 +174,7 @@ struct us_cache {
     unsigned id;
     bool general; /* a kmalloc cache */
     bool has_constructor;
+    bool task_placed; /* single allocations that name no node follow the task's memory policy */
     _Atomic uint64_t misuses;  /* reported so far */
     _Atomic uint64_t released; /* pages of slabs given back so far */
 };

@@ -4,7 +4,7 @@
 
 #include "slab/slab.h"
 
-enum us_stock_kind { US_STOCK_CPU, US_STOCK_SHARED, US_STOCK_ALIEN };
+enum us_stock_kind { US_STOCK_CPU, US_STOCK_SHARED, US_STOCK_ALIEN, US_STOCK_PREFILLED };
 struct us_stock {
     enum us_stock_kind kind;
     const char *name;      /* "cpu", "shared", "alien", "freelist", ... */

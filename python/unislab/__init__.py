@@ -36,6 +36,7 @@ from unislab.costs import Caches, Costs
 from unislab.errors import CorruptionError, LimitExceeded, LiveObjectsError, UnknownNameError
 from unislab.machine import Machine
 from unislab.objects import Object
+from unislab.sheaves import Sheaf
 from unislab.sizes import parse_size, parse_time
 from unislab.stats import Stats
 from unislab.topology import Topology
@@ -65,6 +66,7 @@ __all__ = [
     "Object",
     "Reaper",
     "Result",
+    "Sheaf",
     "Stats",
     "Topology",
     "Trace",

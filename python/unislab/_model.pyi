@@ -11,6 +11,7 @@ from typing_extensions import Buffer, disjoint_base
 import unislab.allocator
 import unislab.cache
 import unislab.objects
+import unislab.sheaves
 from unislab.cache import _TunableRow
 from unislab.stats import CounterRow
 
@@ -24,6 +25,11 @@ class Cache(unislab.cache.Cache):
 
 @final
 class Object(unislab.objects.Object):
+    def __del__(self) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Sheaf(unislab.sheaves.Sheaf):
     def __del__(self) -> None: ...
     def __len__(self) -> int: ...
 

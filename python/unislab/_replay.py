@@ -42,7 +42,10 @@ def build(
         raise ValueError(f"sizes={sizes!r}: expected 'requested' or 'kernel'")
     rows = trace.ops(implied=implied, seed=seed)
     if not len(rows):
-        raise ValueError(f"{trace.source or 'the trace'} has no event that could be replayed")
+        raise ValueError(
+            f"{trace.source or 'the trace'} has no event that could be replayed; expected "
+            "those of kmem, as 'trace-cmd record -e kmem' or 'perf record -e kmem:*' records them"
+        )
     cpus, task = np.unique(rows["cpu"], return_inverse=True)
     events = np.zeros(len(rows), EVENT_DTYPE)
     # Times step back where buffers of several CPUs were merged; a clock does not.

@@ -11,7 +11,9 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from unislab._explain import percent
 from unislab.comparison import Comparison
@@ -28,6 +30,10 @@ __all__ = [
     "show_result",
     "show_tunables",
 ]
+
+
+#: Columns of the terminal that a column of text needs to be read with ease.
+_TEXT_WIDTH = 36
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -169,6 +175,7 @@ def _busiest(caches: pd.DataFrame, n: int) -> Table:
         if c in ("free_fast", "free_second_level", "free_slow", "free_remote")
     ]
     wide["allocs"], wide["frees"] = wide[allocs].sum(axis=1), wide[frees].sum(axis=1)
+    wide = wide[wide["allocs"] + wide["frees"] > 0]
     wide = wide.sort_values("allocs", ascending=False, kind="stable").head(n)
     rows = [
         [
@@ -190,17 +197,26 @@ def show_tunables(table: pd.DataFrame, out: Console) -> None:
     rows = [
         [
             str(row["name"]),
-            *(_cell(row[k]) for k in ("default", "min", "max", "unit")),
+            _cell(row["default"]),
+            *(["", ""] if _in_words(row) else [_cell(row["min"]), _cell(row["max"])]),
+            _cell(row["unit"]),
             "never" if row["readonly"] else "at creation" if row["creation"] else "any time",
-            str(row["help"]) + _words(row["choices"]),
+            str(row["help"]) + _words(row),
         ]
         for row in table.to_dict("records")
     ]
     _show_wrapped(heads, rows, out, left=(0, 4, 5, 6))
 
 
-def _words(choices: Sequence[str]) -> str:
-    return f"; or one of {', '.join(choices)}" if choices else ""
+def _in_words(row: Mapping[str, Any]) -> bool:
+    """Whether each number that a tunable takes has a word, which then is what people write."""
+    return bool(row["choices"]) and len(row["choices"]) == row["max"] - row["min"] + 1
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    if not row["choices"]:
+        return ""
+    return f"; {'' if _in_words(row) else 'or '}one of {', '.join(row['choices'])}"
 
 
 def show_counters(table: pd.DataFrame, out: Console) -> None:
@@ -215,6 +231,8 @@ def show_counters(table: pd.DataFrame, out: Console) -> None:
             for name, feeds, text in part[["name", "feeds", "help"]].to_numpy().tolist()
         ]
         _show_wrapped(heads, rows, out, left=(0, 1, 2))
+        if common and any("(" in feeds for _, feeds, _ in rows):
+            out.print("Those in brackets are counted inside and not shown by themselves.")
 
 
 def _unfed(counter: str) -> str:
@@ -225,7 +243,13 @@ def _unfed(counter: str) -> str:
 def _show_wrapped(
     heads: Sequence[str], rows: Iterable[Sequence[str]], out: Console, *, left: Sequence[int]
 ) -> None:
-    """A table whose last columns are text: wrapped, not left out."""
+    """A table whose last column is text: wrapped, and where it finds no room a paragraph a row."""
+    rows = list(rows)
+    beside = _table(heads[:-1], [row[:-1] for row in rows])
+    taken = Measurement.get(out, out.options.update(width=1000), beside).maximum
+    if out.is_terminal and out.width - taken < _TEXT_WIDTH:
+        _show_paragraphs(heads, rows, out)
+        return
     table = _table(heads, rows)
     for i, column in enumerate(table.columns):
         column.justify = "left" if i in left else "right"
@@ -233,9 +257,20 @@ def _show_wrapped(
     out.print(table)
 
 
+def _show_paragraphs(heads: Sequence[str], rows: Sequence[Sequence[str]], out: Console) -> None:
+    """Each row as a line of its own, then its text, set in."""
+    out.print()
+    for row in rows:
+        facts = [
+            f"{head} {cell}" for head, cell in zip(heads[1:-1], row[1:-1], strict=True) if cell
+        ]
+        out.print(Padding(Text(", ".join([row[0], *facts])), (0, 0, 0, 1)))
+        out.print(Padding(Text(row[-1]), (0, 0, 0, 5)))
+
+
 def show_pairs(heads: tuple[str, str], pairs: Mapping[str, str], out: Console) -> None:
     """Two columns of text."""
-    out.print(_table(heads, pairs.items(), left=2))
+    _show(_table(heads, pairs.items(), left=2), out)
 
 
 _DESCRIBE = {

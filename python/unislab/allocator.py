@@ -2,87 +2,36 @@
 
 As for :class:`~unislab.Cache`, an instance is of a type of an extension module that derives from
 the class documented here: ``_native.Allocator`` on this machine, ``_model.Allocator`` on a
-scripted one.
+scripted one. The parts of that class stand in modules of their own: general allocations in
+:mod:`unislab.kmalloc`, CPUs and nodes in :mod:`unislab.cpus`, what is to be seen in
+:mod:`unislab.views`.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from unislab.arguments import real, several, whole
-from unislab.cache import DEBUG_F, FLAGS
+from unislab.arguments import real, whole
+from unislab.cache import DEBUG_F
+from unislab.cpus import CPU, Cpus
+from unislab.creation import byte_count, debug_f, flag_bits, pattern_or_call
 from unislab.errors import unknown_name
+from unislab.kmalloc import Kmalloc
 from unislab.machine import Machine, Topology, core_of
-from unislab.sizes import format_size, parse_size, parse_time
+from unislab.reaper import Reaper
+from unislab.sizes import format_size, parse_time
 from unislab.tunables import texts
+from unislab.views import Views
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from unislab.cache import Cache
-    from unislab.stats import Stats
-    from unislab.validation import Validation
 
 __all__ = ["CPU", "Allocator", "Reaper"]
 
-T = TypeVar("T")
-
 _KINDS = {"pages": 0, "meta": 1}
-_MOST_BYTES = 2**62
-
-
-def _debug_f(debug: str | None) -> bool:
-    """Read debug flags: only F exists so far."""
-    if debug is None:
-        return False
-    if not isinstance(debug, str):
-        raise TypeError(f"debug cannot be {debug!r}: expected None or a string of flags, as 'F'")
-    for flag in debug:
-        if flag in "ZPU":
-            raise ValueError(f"debug flag {flag!r} comes later; expected 'F' or nothing")
-        if flag != "F":
-            raise ValueError(f"unknown debug flag {flag!r}: expected 'F' or nothing")
-    return "F" in debug
-
-
-def _flag_bits(flags: str | Iterable[str]) -> int:
-    bits = 0
-    for name in several("flags", flags, f"names of {', '.join(FLAGS)}"):
-        if not isinstance(name, str) or name not in FLAGS:
-            raise unknown_name("cache flag", name, FLAGS)
-        bits |= FLAGS[name]
-    return bits
-
-
-def _bytes(what: str, size: int | str) -> int:
-    """A number of bytes that the core takes."""
-    number = parse_size(size)
-    if number > _MOST_BYTES:
-        raise ValueError(f"{what} cannot be {size}: expected at most 2**62 bytes")
-    return number
-
-
-def _constructor(
-    constructor: bytes | Callable[[memoryview], object] | None,
-) -> tuple[bytes, Callable[[memoryview], object] | None]:
-    """Pattern and callable; at most one of them is something."""
-    if constructor is None:
-        return b"", None
-    if callable(constructor):
-        return b"", constructor
-    if not isinstance(constructor, (bytes, bytearray, memoryview)):
-        raise TypeError(
-            f"constructor cannot be {constructor!r}: expected bytes, which are repeated, "
-            "or a callable that takes a memoryview"
-        )
-    if len(constructor) == 0:
-        raise ValueError("an empty constructor pattern: expected at least one byte, or None")
-    return bytes(constructor), None
 
 
 @functools.cache
@@ -95,83 +44,7 @@ def _concrete(cls: type[Allocator], base: type[Allocator]) -> type[Allocator]:
     return type(cls.__name__, (cls, base), {"__module__": cls.__module__, "__slots__": ()})
 
 
-class CPU(NamedTuple):
-    """One CPU of an allocator's machine, as :attr:`Allocator.cpus` lists them.
-
-    Examples
-    --------
-    >>> import unislab as us
-    >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
-    ...     alloc.cpus[1].online
-    True
-    """
-
-    number: int
-    node: int
-    domain: int
-    online: bool
-
-
-class Reaper:
-    """A running reaper; ``stop()`` it, or use it as a context manager.
-
-    An allocator has one: starting another ends it. Each handle stops its own reaper only.
-
-    Examples
-    --------
-    >>> import unislab as us
-    >>> with us.Allocator() as alloc, alloc.reaper("100 ms") as reaper:
-    ...     reaper
-    <Reaper every 0.1 s>
-    """
-
-    def __init__(self, allocator: Allocator, period: int) -> None:
-        self._allocator: Allocator | None = allocator
-        self._period = period
-        self._number = allocator._reaper_start(period)
-
-    @property
-    def running(self) -> bool:
-        """False once it was stopped, or ended by another one or with its allocator.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc, alloc.reaper("1 s") as first:
-        ...     second = alloc.reaper("2 s")
-        ...     first.running, second.running
-        (False, True)
-        """
-        allocator = self._allocator
-        if allocator is None or allocator.closed:
-            return False
-        return allocator._reaper_number() == self._number
-
-    def stop(self) -> None:
-        """Stop it and wait until it has; more than once is fine, and so is one that has ended.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     alloc.reaper("1 s").stop()
-        """
-        allocator, self._allocator = self._allocator, None
-        if allocator is not None and not allocator.closed:
-            allocator._reaper_stop(self._number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        state = f"every {self._period / 1e9:g} s" if self.running else "stopped"
-        return f"<Reaper {state}>"
-
-
-class Allocator:
+class Allocator(Kmalloc, Cpus, Views):
     """A slab allocator under one policy.
 
     Used as a context manager, it is closed at the end of the block: live objects are an error
@@ -228,36 +101,6 @@ class Allocator:
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-        policy: str
-        machine: Machine | None
-        memory_budget: int
-        cpu: int
-        closed: bool
-        _debug_f: bool
-        _topology: tuple[tuple[int, ...], tuple[int, ...]]
-        _reserved: int
-
-        @classmethod
-        def _create(cls, *args: Any) -> Self: ...
-        def _create_cache(self, *args: Any) -> Cache: ...
-        def _caches(self) -> list[Cache]: ...
-        def _named(self, name: str, /) -> Cache | None: ...
-        def _advance(self, nanoseconds: int, /) -> int: ...
-        def _reaper_start(self, nanoseconds: int, /) -> int: ...
-        def _reaper_stop(self, number: int, /) -> int: ...
-        def _reaper_number(self) -> int: ...
-        def _on_cpu(self, cpu: int, /) -> int: ...
-        def _offline_cpu(self, cpu: int, /) -> None: ...
-        def _online_cpu(self, cpu: int, /) -> None: ...
-        def _online(self) -> tuple[bool, ...]: ...
-        def _memory_policy(self, nodes: tuple[int, ...], interleave: bool, /) -> bytes: ...
-        def _memory_policy_restore(self, old: bytes, /) -> None: ...
-        def _fail(self, kind: int, rate: float, nth: int, /) -> None: ...
-        def _account(self) -> dict[str, int]: ...
-        def _locks(self) -> list[tuple[str, int, int]]: ...
-        def _node_memory(self, node: int, /) -> dict[str, Any]: ...
-
     def __new__(
         cls,
         policy: str = "unified",
@@ -281,7 +124,7 @@ class Allocator:
         if machine is not None and topology is not None:
             raise ValueError("a machine has its topology: expected machine= or topology=, not both")
         seed = whole("seed", seed, 0, 2**64 - 1, "0 to 2**64 - 1")
-        budget = 0 if memory is None else _bytes("memory", memory)
+        budget = 0 if memory is None else byte_count("memory", memory)
         if memory is not None and budget == 0:
             raise ValueError("memory cannot be 0: expected a budget in bytes, or None")
         core = core_of(machine)
@@ -294,26 +137,16 @@ class Allocator:
             None if shape is None else shape.cpu_node,
             None if shape is None else shape.cpu_domain,
             budget,
-            0 if address_range is None else _bytes("address_range", address_range),
+            0 if address_range is None else byte_count("address_range", address_range),
             parse_time(purge_delay),
             0 if machine is None else machine.page_size,
-            _debug_f(debug),
+            debug_f(debug),
             seed,
             bool(merge),
             texts(rows, tunables),
             None if machine is None else machine._model(),
         )
         return allocator
-
-    @property
-    def _core(self) -> ModuleType:
-        """The extension module."""
-        return core_of(self.machine)
-
-    @property
-    def topology(self) -> Topology:
-        """Nodes and cache domains of its CPUs."""
-        return Topology(*self._topology)
 
     @property
     def debug(self) -> str:
@@ -328,12 +161,12 @@ class Allocator:
         Parameters
         ----------
         force : bool
-            Also with live objects, whose handles are dead from then on.
+            Also with live objects and prefilled sheaves, whose handles are dead from then on.
 
         Raises
         ------
         LiveObjectsError
-            When objects are live; the text lists how many and where.
+            When objects are live or prefilled sheaves out; the text lists how many and where.
         BufferError
             While views of objects exist, even with ``force``.
 
@@ -420,30 +253,19 @@ class Allocator:
             raise TypeError(f"a cache name cannot be {name!r}: expected a string")
         if not name.isprintable():
             raise ValueError(f"a cache name cannot be {name!r}: expected printable characters")
-        pattern, function = _constructor(constructor)
+        pattern, function = pattern_or_call(constructor)
         align = whole(f"align of cache {name!r}", align, 0, 2**32 - 1, "a power of two")
-        bits = _flag_bits(flags) | (DEBUG_F if _debug_f(debug) else 0)
+        bits = flag_bits(flags) | (DEBUG_F if debug_f(debug) else 0)
         rows = self._core._policy_tunables(self.policy) if tunables else []
         return self._create_cache(
             name,
-            _bytes(f"size of cache {name!r}", size),
+            byte_count(f"size of cache {name!r}", size),
             align,
             bits,
             pattern,
             function,
             texts(rows, tunables),
         )
-
-    def _each(self, look: Callable[[Cache], T]) -> dict[str, T]:
-        """What ``look`` says of every cache; one that another thread destroys is left out."""
-        found = {}
-        for cache in self._caches():
-            try:
-                found[cache.name] = look(cache)
-            except RuntimeError:
-                if cache.alive or self.closed:
-                    raise
-        return found
 
     @property
     def caches(self) -> dict[str, Cache]:
@@ -468,289 +290,7 @@ class Allocator:
             raise unknown_name("cache", name, self.caches)
         return found
 
-    # ---- general allocations ----------------------------------------------------------------
-
-    def kmalloc(
-        self,
-        size: int,
-        /,
-        *,
-        node: int | None = None,
-        zero: bool = False,
-        thisnode: bool = False,
-    ) -> int:
-        """Allocate bytes from a general cache, or whole pages where they are too many for one.
-
-        Parameters
-        ----------
-        size : int
-            Bytes, 1 to the largest block (1024 pages).
-        node, zero, thisnode
-            As for :meth:`Cache.alloc`.
-
-        Returns
-        -------
-        int
-            The address, for :meth:`kfree`.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     address = alloc.kmalloc(100)
-        ...     alloc.ksize(address)
-        ...     alloc.kfree(address)
-        128
-        """
-        raise NotImplementedError
-
-    def krealloc(
-        self,
-        address: int,
-        size: int,
-        /,
-        *,
-        node: int | None = None,
-        zero: bool = False,
-        thisnode: bool = False,
-    ) -> int:
-        """Give what :meth:`kmalloc` returned another size.
-
-        While both sizes are of one general cache (or of one number of pages) the address stays;
-        else as many bytes as both hold are copied to a new object and the old one is freed.
-
-        Parameters
-        ----------
-        address : int
-            0 is no object yet: then as :meth:`kmalloc`.
-        size : int
-            Bytes; 0 frees the object and returns 0.
-        node, zero, thisnode
-            Of a new object, as for :meth:`Cache.alloc`; what is not copied is zeroed.
-
-        Returns
-        -------
-        int
-            The address from now on.
-
-        Raises
-        ------
-        MemoryError
-            When there is no memory for the new size; the object then is as it was.
-        CorruptionError
-            When the address is no object's start (with ``debug="F"``: of none in use).
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     address = alloc.krealloc(0, 100)
-        ...     same = alloc.krealloc(address, 120)
-        ...     moved = alloc.krealloc(same, 1000)
-        ...     alloc.ksize(moved), same == address, moved == address
-        ...     alloc.krealloc(moved, 0)
-        (1024, True, False)
-        0
-        """
-        raise NotImplementedError
-
-    def kfree(self, address: int, /) -> None:
-        """Free what :meth:`kmalloc` returned; 0 is ignored.
-
-        Raises
-        ------
-        CorruptionError
-            When the address is no object's start.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     alloc.kfree(alloc.kmalloc(10))
-        """
-        raise NotImplementedError
-
-    def ksize(self, address: int, /) -> int:
-        """Usable bytes at an address that :meth:`kmalloc` returned.
-
-        Raises
-        ------
-        CorruptionError
-            When the address is no object's start, though it may lie within one.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     address = alloc.kmalloc(10)
-        ...     alloc.ksize(address)
-        ...     alloc.kfree(address)
-        16
-        """
-        raise NotImplementedError
-
-    # ---- where and when ---------------------------------------------------------------------
-
-    @contextmanager
-    def on_cpu(self, cpu: int) -> Iterator[Self]:
-        """Do what is in the block on a CPU: by script on a machine, by pinning the thread here.
-
-        Raises
-        ------
-        ValueError
-            For a CPU that is not on the machine, and for one that is offline.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(2, 1, 2)) as alloc, alloc.on_cpu(3):
-        ...     alloc.cpu
-        3
-        """
-        cpu = self._cpu(cpu)
-        if not self._online()[cpu]:
-            raise ValueError(
-                f"CPU {cpu} is offline: expected one of {list(self.online_cpus)}, "
-                f"or online_cpu({cpu}) first"
-            )
-        if self.machine is None:
-            affinity = os.sched_getaffinity(0)
-            self._on_cpu(cpu)
-            try:
-                yield self
-            finally:
-                with suppress(RuntimeError):  # the allocator was closed in the block
-                    self._on_cpu(-1)
-                os.sched_setaffinity(0, affinity)
-            return
-        previous = self._on_cpu(cpu)
-        try:
-            yield self
-        finally:
-            if not self.closed:
-                self._on_cpu(previous)
-
-    def _cpu(self, cpu: int) -> int:
-        """A CPU of the machine, online or not."""
-        return whole("CPU {} is not on this machine", cpu, 0, len(self._topology[0]) - 1)
-
-    @property
-    def cpus(self) -> tuple[CPU, ...]:
-        """Every CPU: ``number``, ``node``, ``domain`` and whether it is ``online``.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(2, 1, 1)) as alloc:
-        ...     alloc.offline_cpu(1)
-        ...     alloc.cpus[1]
-        CPU(number=1, node=1, domain=1, online=False)
-        """
-        nodes, domains = self._topology
-        rows = zip(nodes, domains, self._online(), strict=True)
-        return tuple(CPU(number, *row) for number, row in enumerate(rows))
-
-    @property
-    def online_cpus(self) -> tuple[int, ...]:
-        """Numbers of the CPUs that are in use: all, but for those taken offline.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 3)) as alloc:
-        ...     alloc.offline_cpu(1)
-        ...     alloc.online_cpus
-        (0, 2)
-        """
-        return tuple(cpu for cpu, online in enumerate(self._online()) if online)
-
-    def offline_cpu(self, cpu: int) -> None:
-        """Take a CPU out of use, as when it is unplugged.
-
-        Its stocks are drained in every cache, and when it was the last one of its node or cache
-        domain what the policy keeps there for CPUs is drained too. Timers pass it over. The
-        operating system knows nothing of this: a thread that runs there (on a scripted machine: a
-        script that stands there) goes on, and its calls are served from the next level.
-        :meth:`on_cpu`, and workloads that are placed on the CPU, are refused.
-
-        Parameters
-        ----------
-        cpu : int
-
-        Raises
-        ------
-        ValueError
-            When it is not on the machine, is offline already, or is the last one online.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
-        ...     with alloc.on_cpu(1):
-        ...         alloc.kfree(alloc.kmalloc(100))
-        ...     alloc.offline_cpu(1)
-        ...     alloc.account()["queued"], alloc.online_cpus
-        (0, (0,))
-        """
-        self._offline_cpu(self._cpu(cpu))
-
-    def online_cpu(self, cpu: int) -> None:
-        """Take a CPU into use again; its queues start empty.
-
-        Raises
-        ------
-        ValueError
-            When it is not on the machine or is online already.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 2)) as alloc:
-        ...     alloc.offline_cpu(0)
-        ...     alloc.online_cpu(0)
-        ...     alloc.online_cpus
-        (0, 1)
-        """
-        self._online_cpu(self._cpu(cpu))
-
-    @contextmanager
-    def memory_policy(
-        self, *, preferred: int | None = None, interleave: Sequence[int] | None = None
-    ) -> Iterator[Self]:
-        """Place the objects that the calling thread takes from ``mem_spread`` caches.
-
-        Parameters
-        ----------
-        preferred : int
-            One node for all.
-        interleave : sequence of int
-            Nodes in turn. Exactly one of the two is given.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(machine=us.Machine.grid(2, 1, 1)) as alloc:
-        ...     cache = alloc.create_cache("pair", 16, flags="mem_spread")
-        ...     with alloc.memory_policy(preferred=1):
-        ...         obj = cache.alloc()
-        ...     cache.slabs()["node"].tolist()
-        ...     obj.free()
-        [1]
-        """
-        if (preferred is None) == (interleave is None):
-            raise TypeError("expected either preferred= or interleave=")
-        last = self.topology.nodes - 1
-        given: tuple[object, ...] = (preferred,)
-        if interleave is not None:
-            given = several("interleave", interleave, "a sequence of nodes")
-        nodes = tuple(whole("node {} is not on this machine", node, 0, last) for node in given)
-        if not nodes:
-            raise ValueError("interleave cannot be empty: expected at least one node")
-        old = self._memory_policy(nodes, interleave is not None)
-        try:
-            yield self
-        finally:
-            self._memory_policy_restore(old)
+    # ---- when -------------------------------------------------------------------------------
 
     def advance(self, seconds: float | str) -> None:
         """Move the policy's clock on and run what is due then: timers, expiration, purge.
@@ -844,100 +384,7 @@ class Allocator:
         """
         raise NotImplementedError
 
-    # ---- looking inside ---------------------------------------------------------------------
-
-    def stats(self, exact: bool = False) -> Stats:
-        """The common counters summed over all caches, and the use of locks by class.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     before = alloc.stats()
-        ...     alloc.kfree(alloc.kmalloc(10))
-        ...     (alloc.stats() - before).allocs
-        1
-        """
-        from unislab.stats import allocator_stats
-
-        return allocator_stats(self, exact)
-
-    def account(self) -> dict[str, int]:
-        """Byte accounts, exact: see :meth:`Cache.account`; ``metadata``, ``resident``,
-        ``address_range`` and ``budget`` stand apart, with ``reserved_peak``, ``metadata_peak`` and
-        ``resident_peak``.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     a = alloc.account()
-        >>> a["reserved"] == a["live"] + a["queued"] + a["free_in_slabs"] + a["waste"]
-        True
-        """
-        return self._account()
-
-    def validate(self) -> Validation:
-        """Check every cache; ``str()`` of the result has one line for each that has slabs.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     print(alloc.validate())
-        Validation: no slabs
-        """
-        from unislab.validation import allocator_validation
-
-        return allocator_validation(self)
-
-    def slabinfo(self) -> pd.DataFrame:
-        """One row a cache, columns as ``/proc/slabinfo`` has them.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     alloc.slabinfo().loc[0, "name"]
-        'kmalloc-large'
-        """
-        from unislab.inspect.slabinfo import slabinfo_frame
-
-        return slabinfo_frame(self)
-
-    def slabinfo_text(self) -> str:
-        """The same in the format of ``/proc/slabinfo``.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator() as alloc:
-        ...     print(alloc.slabinfo_text().splitlines()[0])
-        slabinfo - version: 2.1
-        """
-        from unislab.inspect.slabinfo import slabinfo_text
-
-        return slabinfo_text(self)
-
-    def memory_info(self, node: int = 0) -> dict[str, Any]:
-        """The page provider of a node, in pages.
-
-        Returns
-        -------
-        dict
-            ``managed``, ``free``, the watermarks ``min``, ``low`` and ``high``, counts of
-            ``allocs``, ``frees``, ``fallbacks`` and ``failures``, and ``free_blocks``, a list by
-            order.
-
-        Examples
-        --------
-        >>> import unislab as us
-        >>> with us.Allocator(memory="16 MiB") as alloc:
-        ...     info = alloc.memory_info()
-        >>> 0 < info["min"] <= info["low"] <= info["high"] <= info["free"]
-        True
-        """
-        return self._node_memory(node)
+    # ---- failures ---------------------------------------------------------------------------
 
     def fail(
         self,

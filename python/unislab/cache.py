@@ -7,9 +7,10 @@ this class, so ``isinstance(cache, unislab.Cache)`` holds for both, and a call m
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from unislab.addresses import as_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from unislab.allocator import Allocator
     from unislab.objects import Object
+    from unislab.sheaves import Sheaf
     from unislab.stats import Stats
     from unislab.tunables import Tunables
     from unislab.validation import Validation
@@ -55,47 +57,6 @@ FLAGS: Mapping[str, int] = {
 DEBUG_F = 32
 
 
-def _as_array(words: Any) -> NDArray[np.uint64]:
-    """The array over a buffer of 64-bit words; the extension calls it."""
-    import numpy as np
-
-    return np.frombuffer(words, np.uint64)
-
-
-def _as_addresses(addresses: Any) -> NDArray[np.uint64]:
-    """A contiguous array of addresses from any sequence of integers; the extension calls it."""
-    import numpy as np
-
-    if isinstance(addresses, (list, tuple)):
-        return _of_integers(addresses)
-    array = np.asarray(addresses)
-    if array.ndim == 0:
-        raise TypeError(f"expected a sequence of addresses, got {addresses!r:.60}")
-    if array.size == 0:
-        return np.empty(0, np.uint64)
-    if array.dtype == object:
-        return _of_integers(array.ravel().tolist())
-    if array.dtype.kind not in "iu" or array.itemsize == 1:  # bytes are no addresses
-        raise TypeError(f"expected integer addresses, got an array of {array.dtype}")
-    if array.dtype.kind == "i" and bool((array < 0).any()):
-        raise ValueError(f"{int(array.min())} is no address: expected 0 to 2**64 - 1")
-    return np.ascontiguousarray(array, np.uint64)
-
-
-def _of_integers(addresses: Sequence[Any]) -> NDArray[np.uint64]:
-    """One by one: NumPy would make floats of large and small integers mixed."""
-    import numpy as np
-
-    try:
-        return np.fromiter(map(operator.index, addresses), np.uint64, len(addresses))
-    except TypeError:
-        wrong = next(a for a in addresses if not hasattr(a, "__index__"))
-        raise TypeError(f"{wrong!r:.60} is no address: expected an integer") from None
-    except OverflowError:
-        wrong = next(a for a in addresses if not 0 <= a < 2**64)
-        raise ValueError(f"{wrong} is no address: expected 0 to 2**64 - 1") from None
-
-
 class Cache:
     """A cache of equal-sized objects; :meth:`Allocator.create_cache` makes it.
 
@@ -114,7 +75,7 @@ class Cache:
     alive : bool
         False once destroyed, or once the allocator is closed; calls then raise ``RuntimeError``.
     dropped : int
-        Owned objects that were dropped while live, and freed.
+        Owned objects and prefilled sheaves that were dropped while live, and given back.
     constructor : callable or None
         The callable given as constructor.
 
@@ -291,6 +252,44 @@ class Cache:
         """
         raise NotImplementedError
 
+    def prefill_sheaf(self, n: int, /) -> Sheaf:
+        """Set objects aside, so that allocating them later cannot fail.
+
+        Linux's ``kmem_cache_prefill_sheaf``. Policies without sheaves refuse: there
+        :meth:`alloc_bulk` takes the objects themselves. Under ``debug="F"``, where caches have no
+        sheaves otherwise, it is a sheaf of exactly ``n`` objects, filled from slabs.
+
+        Parameters
+        ----------
+        n : int
+            1 to 16382: the next ``n`` allocations from the sheaf cannot fail. One of up to
+            ``tunables.sheaf_capacity`` objects is filled to that capacity.
+
+        Returns
+        -------
+        Sheaf
+            Returns itself at the end of a ``with`` block, or by ``close()``.
+
+        Raises
+        ------
+        ValueError
+            For a policy without sheaves, or a number out of range.
+        MemoryError
+            When there is no memory for so many objects.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator("sheaves") as alloc:
+        ...     cache = alloc.create_cache("pair", 16)
+        ...     with cache.prefill_sheaf(8) as sheaf:
+        ...         alloc.fail("pages", rate=1.0)
+        ...         objects = [sheaf.alloc_address() for _ in range(8)]
+        ...     alloc.fail("pages")
+        ...     cache.free_bulk(objects)
+        """
+        raise NotImplementedError
+
     def live(self) -> NDArray[np.uint64]:
         """Addresses of all objects in use.
 
@@ -304,7 +303,7 @@ class Cache:
         ...     obj.free()
         True
         """
-        return _as_array(self._live())
+        return as_array(self._live())
 
     # ---- the cache as a whole ---------------------------------------------------------------
 
@@ -431,9 +430,9 @@ class Cache:
         Returns
         -------
         pandas.DataFrame
-            ``kind`` (cpu, shared, alien), ``name``, ``cpu``, ``domain``, ``node`` (of the objects),
-            ``objects``, ``capacity``, ``touched`` (since the last ageing), ``addresses`` (list,
-            oldest first). What does not apply is missing (``<NA>``).
+            ``kind`` (cpu, shared, alien, prefilled), ``name``, ``cpu``, ``domain``, ``node`` (of
+            the objects), ``objects``, ``capacity``, ``touched`` (since the last ageing),
+            ``addresses`` (list, oldest first). What does not apply is missing (``<NA>``).
 
         Examples
         --------
@@ -521,17 +520,17 @@ class Cache:
         """End the cache.
 
         One of several names of a cache (:attr:`aliases`) is only given up, whatever is live; its
-        owned objects can no longer be used and stay live in the cache.
+        owned objects and sheaves can no longer be used and stay in the cache.
 
         Parameters
         ----------
         force : bool
-            Also with live objects, whose handles are dead from then on.
+            Also with live objects and sheaves, whose handles are dead from then on.
 
         Raises
         ------
         LiveObjectsError
-            When objects are live; the text says how many and where.
+            When objects are live or prefilled sheaves out; the text says how many and where.
         BufferError
             While views of its objects exist, even with ``force``.
 

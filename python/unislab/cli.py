@@ -44,8 +44,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, MemoryError, RuntimeError) as error:
-        _complain(" ".join(str(error).split()) or type(error).__name__)
+        _complain(" ".join(_words(error).split()) or type(error).__name__)
         return 1
+
+
+def _words(error: BaseException) -> str:
+    """The text of an error; of the system's the file and what is wrong, without its number."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _complain(text: str) -> None:
@@ -63,19 +70,25 @@ def _load(name: str, lenient: bool) -> Any:
     """A trace from a file, standard input or the package, or a workload by name."""
     import unislab as us
 
-    if name == "-" or os.path.exists(name):
+    known = [*us.datasets.names(), *us.workloads.names()]
+    folder = os.path.isdir(name)
+    if folder and name not in known:
+        raise click.BadParameter(f"{name!r} is a directory, expected a file or a name")
+    if name == "-" or (os.path.exists(name) and not folder):
         if name.endswith(".npz"):
             return us.Trace.load(name)
         trace = us.Trace.read(name, lenient=lenient)
         if trace.skipped:
-            _complain(f"note: {trace.skipped} lines that are no events were skipped")
+            lines = "line that is no event was"
+            if trace.skipped > 1:
+                lines = "lines that are no events were"
+            _complain(f"note: {trace.skipped} {lines} skipped")
         return trace
     if name in us.datasets.names():
         return us.datasets.load(name)
     kind = name.partition(":")[0]
     if kind in us.workloads.names():
         return _checked(partial(us.workloads.make, name))
-    known = [*us.datasets.names(), *us.workloads.names()]
     near = difflib.get_close_matches(kind, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(known)}"
     raise click.BadParameter(f"no file {name!r} and nothing shipped of that name; {hint}")
@@ -101,11 +114,14 @@ def _checked(call: Callable[[], Any]) -> Any:
 def _policy_names(ctx: click.Context, parameter: click.Parameter, value: str) -> Any:
     import unislab as us
     from unislab._entries import read_entry, unknown_policy
+    from unislab.baseline import BASELINES
 
     if value == "all":
         return "all"
     names = [name.strip() for name in value.split(",") if name.strip()]
     for name in names:
+        if name in BASELINES:
+            raise click.BadParameter(f"{name} is no policy: give it by --baselines {name}")
         policy = _checked(partial(read_entry, name)).policy
         if policy not in us.policies():
             raise click.BadParameter(str(unknown_policy(policy, us.policies())))
@@ -119,6 +135,11 @@ def _policy_name(ctx: click.Context, parameter: click.Parameter, value: str) -> 
     name = value.strip()
     if "," in name or name == "all":
         raise click.BadParameter(f"{parameter.opts[0]} takes one policy, not {value!r}")
+    policy, colon, tunables = name.partition(":")
+    if colon and policy in us.policies():
+        given = " ".join(f"--set {pair}" for pair in tunables.split(":"))
+        hint = f"; its tunables go by {given}" if parameter.opts[0] == "--policy" else ""
+        raise click.BadParameter(f"{parameter.opts[0]} takes the name, {policy!r}, alone{hint}")
     if name not in us.policies():
         raise click.BadParameter(str(unknown_policy(name, us.policies())))
     return name
@@ -152,6 +173,29 @@ def _time(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
             return f"{float(value)} s"
         except ValueError:
             raise click.BadParameter(f"{value!r} is no time; expected '0.5 s' or '200ms'") from None
+    return value
+
+
+def _memory(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from unislab.sizes import parse_size
+
+    if value is not None:
+        _checked(partial(parse_size, value))
+    return value
+
+
+def _picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """A file that can be written, known before anything is measured."""
+    if value is None:
+        return None
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    folder, kinds = os.path.dirname(value) or ".", FigureCanvasBase.get_supported_filetypes()
+    if not os.path.isdir(folder):
+        raise click.BadParameter(f"no directory {folder!r} for {value!r}: make it first")
+    kind = os.path.splitext(value)[1][1:].lower()
+    if kind and kind not in kinds:
+        raise click.BadParameter(f"no picture is called .{kind}; expected .{', .'.join(kinds)}")
     return value
 
 
@@ -202,7 +246,7 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_time,
             help="Run warm passes for at least this long.",
         ),
-        click.option("--memory", help="Budget of the allocator, such as 256MiB."),
+        click.option("--memory", callback=_memory, help="Budget of the allocator, such as 256MiB."),
         click.option(
             "--seed", type=int, default=0, show_default=True, help="Of all that is drawn."
         ),
@@ -254,7 +298,12 @@ def cli() -> None:
 @click.option(
     "--rounds", type=click.IntRange(min=3), default=11, show_default=True, help="Turns of each."
 )
-@click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Write a picture.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    callback=_picture,
+    help="Write a picture.",
+)
 @_run_options
 def compare(
     workload: str,
@@ -271,6 +320,10 @@ def compare(
     TRACE is a file that ftrace, trace-cmd report or perf script printed (plain, gzip, xz or zstd),
     "-" for standard input, or the name of a shipped trace or workload ("unislab workloads" lists
     these), with parameters as in hackbench:groups=2:loops=5.
+
+    Locks are counted by class: shared (a stock that several CPUs share), alien (one of another
+    node's objects), slab (one slab), node (a node's lists of slabs), pages (the page provider),
+    meta (memory for tables), control (a CPU whose stock is drained from afar).
     """
     import unislab as us
     from unislab import _tables
@@ -352,8 +405,7 @@ def run(
 ) -> None:
     """Run a trace or workload under one policy: times, counters, memory.
 
-    Workloads take parameters after colons, as in tcp_rr:streams=16:transactions=None;
-    "unislab workloads" lists them.
+    TRACE|NAME is as for compare: tcp_rr:streams=16:transactions=None is a workload with parameters.
     """
     import unislab as us
     from unislab import _tables
@@ -432,17 +484,25 @@ def list_() -> None:
 @cli.command()
 @click.argument("workload", metavar="TRACE|NAME", default="tcp_rr")
 @click.option("--policy", default="unified", show_default=True, callback=_policy_name)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable."
+)
 @click.option("--lenient", is_flag=True, help="Skip and count lines that are no events.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def slabinfo(workload: str, policy: str, lenient: bool, as_json: bool) -> None:
-    """Run a workload once and print its caches as /proc/slabinfo does, while objects are live."""
+def slabinfo(
+    workload: str, policy: str, settings: Sequence[str], lenient: bool, as_json: bool
+) -> None:
+    """Run a workload once and print its caches as /proc/slabinfo does, while objects are live.
+
+    TRACE|NAME is as for compare; by default tcp_rr.
+    """
     from unislab._run import as_workload
     from unislab.contestant import PolicyContestant
 
     loaded = as_workload(
         _load(workload, lenient), implied="before", sizes="requested", seed=0, pace=None
     )
-    contestant = PolicyContestant(loaded, policy)
+    contestant = PolicyContestant(loaded, policy, tunables=_settings(settings))
     try:
         contestant.passes(1)
         if as_json:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from unislab.allocator import Allocator
+    from unislab.allocator_base import AllocatorBase
     from unislab.cache import Cache
 
 __all__ = ["Stats", "allocator_stats", "cache_stats", "common_counters", "lock_counts"]
@@ -31,7 +31,10 @@ class Stats(Mapping[str, int]):
     exactly one of ``alloc_fast``, ``alloc_second_level``, ``alloc_slow``, ``alloc_remote``, each
     free in exactly one of the four ``free_*``. A cache's snapshot continues with the policy's own
     counters under their historical names, an allocator's with ``lock_acquired_*`` and
-    ``lock_contended_*`` by class of lock.
+    ``lock_contended_*`` by class of lock: ``shared`` (a stock that several CPUs share), ``alien``
+    (one of another node's objects), ``slab`` (one slab), ``node`` (a node's lists of slabs),
+    ``pages`` (the page provider), ``meta`` (memory for tables and stocks), ``control`` (one CPU,
+    whose stock is drained from afar), ``config`` and ``stats`` (caches made, tuned, read).
 
     Subtracting an earlier snapshot gives what happened between the two.
 
@@ -201,13 +204,13 @@ def _rows(core: Any, policy: str) -> tuple[dict[str, str], int]:
     return {name: help_ for name, help_, _feeds, _less in rows}, common
 
 
-def common_counters(allocator: Allocator) -> tuple[str, ...]:
+def common_counters(allocator: AllocatorBase) -> tuple[str, ...]:
     """Names of the counters that every policy has."""
     rows, common = _rows(allocator._core, allocator.policy)
     return tuple(rows)[:common]
 
 
-def lock_counts(allocator: Allocator) -> dict[str, int]:
+def lock_counts(allocator: AllocatorBase) -> dict[str, int]:
     """How often locks were taken and found taken, by class."""
     counts = {}
     for name, acquired, contended in allocator._locks():
@@ -225,7 +228,7 @@ def cache_stats(cache: Cache, exact: bool) -> Stats:
     return Stats(tuple(rows), counts, {}, rows, repr(cache.name))
 
 
-def allocator_stats(allocator: Allocator, exact: bool) -> Stats:
+def allocator_stats(allocator: AllocatorBase, exact: bool) -> Stats:
     """What :meth:`Allocator.stats <unislab.Allocator.stats>` returns: common counters and locks."""
     import numpy as np
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from unislab import _native, _trace_store
 from unislab import _trace_columns as _columns
-from unislab._trace_columns import ALLOC, COLUMN_DTYPES, FREE, OPS_DTYPE
+from unislab._trace_columns import COLUMN_DTYPES, OPS_DTYPE
+from unislab._trace_filter import chosen, used
 from unislab._trace_open import TraceFormatError, TraceSource, open_text, shorten, source_name
-from unislab.arguments import real, several, whole
+from unislab.arguments import real, whole
 from unislab.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ __all__ = ["GFP", "OPS_DTYPE", "Trace", "TraceFormatError"]
 #: the values of 6.x kernels.
 GFP: Mapping[str, int] = MappingProxyType(dict(_native.TRACE_GFP))
 
-_KINDS = {"alloc": ALLOC, "free": FREE, ALLOC: ALLOC, FREE: FREE}
 _WITHOUT_ROWS = ("allocs_failed", "frees_null", "lost_events", "other_events")
 
 
@@ -398,25 +398,7 @@ class Trace:
         >>> us.datasets.load("tcp_rr").filter(caches="skbuff_head_cache").caches
         ('skbuff_head_cache',)
         """
-        keep = np.ones(len(self), dtype=bool)
-        if caches is not None:
-            keep &= self._in_caches([str(c) for c in several("caches", caches, "names")])
-        if cpus is not None:
-            one = hasattr(cpus, "__index__")
-            given = (cpus,) if one else several("cpus", cpus, "a number or numbers")
-            wanted = [whole("a CPU", cpu, 0, 2**31 - 1, "numbers from 0") for cpu in given]
-            if absent := sorted(set(wanted) - set(self.cpus)):
-                raise ValueError(
-                    f"no event on CPU {absent[0]}: this trace has CPUs {list(self.cpus)}"
-                )
-            keep &= np.isin(self.columns["cpu"], wanted)
-        if kinds is not None:
-            codes = []
-            for kind in several("kinds", kinds, "'alloc' or 'free'"):
-                if kind not in _KINDS:
-                    raise ValueError(f"unknown kind {kind!r}: expected 'alloc' or 'free'")
-                codes.append(_KINDS[kind])
-            keep &= np.isin(self.columns["kind"], codes)
+        keep = chosen(self, caches, cpus, kinds)
         return self._part(np.flatnonzero(keep))
 
     def scale(self, cpus: int, *, spread: float = 0.0, seed: int = 0) -> Trace:
@@ -579,36 +561,15 @@ class Trace:
         times = self.columns["time_ns"]
         return int(times.min()) if len(times) else 0
 
-    def _in_caches(self, wanted: list[str]) -> NDArray[np.bool_]:
-        from unislab._trace_describe import cache_labels
-
-        group, names = cache_labels(self.columns, self.caches)
-        keep = np.zeros(len(self), dtype=bool)
-        for name in wanted:
-            if name not in names:
-                raise unknown_name("cache of this trace", name, names)
-            if name in self.caches:
-                keep |= self.columns["cache"] == self.caches.index(name)
-            keep |= np.isin(group, [i for i, known in enumerate(names) if known == name])
-        return keep
-
     def _part(self, rows: slice | NDArray[Any]) -> Trace:
         columns = _columns.select(self.columns, rows)
-        columns["cache"], caches = _used(columns["cache"], self.caches)
-        columns["call_site"], call_sites = _used(columns["call_site"], self.call_sites)
+        columns["cache"], caches = used(columns["cache"], self.caches)
+        columns["call_site"], call_sites = used(columns["call_site"], self.call_sites)
         return Trace(columns, caches, call_sites, source=self.source, format=self.format)
 
 
 def _restore(columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Trace:
     return Trace(columns, **about)
-
-
-def _used(ids: NDArray[Any], names: tuple[str, ...]) -> tuple[NDArray[Any], list[str]]:
-    """Leave out the names that no row uses."""
-    present = np.unique(ids[ids >= 0])
-    fresh = np.full(len(names) + 1, -1, dtype=ids.dtype)
-    fresh[present] = np.arange(len(present))
-    return fresh[ids], [names[i] for i in present]
 
 
 def _line_error(name: str, error: tuple[int, bytes, str, bool]) -> TraceFormatError:

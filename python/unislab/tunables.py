@@ -42,6 +42,9 @@ def _text(name: str, value: object, unit: str) -> str:
         return value
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if name == "tunables" and isinstance(value, Mapping):
+        given = ", ".join(f"{k}={v!r}" for k, v in value.items()) or "limit=30"
+        raise TypeError(f"tunables are keywords themselves: {given}, not tunables={value!r}")
     try:
         return str(operator.index(value))  # type: ignore[arg-type]
     except TypeError:

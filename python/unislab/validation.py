@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unislab.allocator import Allocator
+    from unislab.allocator_base import AllocatorBase
     from unislab.cache import Cache
 
 _COUNTS = (
@@ -99,7 +99,10 @@ class Validation:
 
     def __repr__(self) -> str:
         state = "ok" if self.ok else f"{self.errors} errors"
-        return f"<Validation of {self.name}: {state}, {self.total} objects in {self.slabs} slabs>"
+        return (
+            f"<Validation of {self.name}: {state}, {self.total} objects in "
+            f"{self.slabs} slab{'s' if self.slabs != 1 else ''}>"
+        )
 
 
 def cache_validation(cache: Cache) -> Validation:
@@ -123,7 +126,7 @@ def cache_validation(cache: Cache) -> Validation:
     )
 
 
-def allocator_validation(allocator: Allocator) -> Validation:
+def allocator_validation(allocator: AllocatorBase) -> Validation:
     """Check every cache, one after the other."""
     parts = allocator._each(cache_validation)
     sums = {name: sum(getattr(part, name) for part in parts.values()) for name in _COUNTS}

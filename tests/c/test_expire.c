@@ -91,7 +91,6 @@ static void a_policy_without_expiration_gives_nothing(void)
     fixture_close(a);
 }
 
-/* The expire_period tunable, on the policy's clock. */
 /* Slabs of whatever orders the cache had: full ones of some, and one of the last that is empty. */
 static void shrink_tells_what_it_gave_back(void)
 {
@@ -121,6 +120,7 @@ static void shrink_tells_what_it_gave_back(void)
     fixture_close(a);
 }
 
+/* The expire_period tunable, on the policy's clock. */
 static void ticks_run_when_the_clock_moves(void)
 {
     struct us_allocator *a = fixture_open("unified", NULL, 0, false);
@@ -141,6 +141,92 @@ static void ticks_run_when_the_clock_moves(void)
     us_allocator_advance(a, 60ull * 1000000000);
     CHECK(queued(c) > 0);
     fixture_close(a);
+}
+
+static uint64_t fences_of_a_tick(struct us_allocator *a, uint64_t period)
+{
+    const uint64_t before = atomic_load(&a->machine->fences);
+
+    us_allocator_advance(a, period);
+    return atomic_load(&a->machine->fences) - before;
+}
+
+/* Closing regions costs a fence: one for each CPU that has any to close, however many caches have a
+ * queue there, and none once there is nothing to age. */
+static void a_tick_fences_once_a_cpu(const char *policy, uint64_t period)
+{
+    static const char *const name[] = {"a", "b", "c", "d", "e"};
+    struct us_allocator *a = fixture_open(policy, &fixture_two_nodes, 0, false);
+    struct us_cache *c[5];
+    uint64_t left = 1;
+    void *object[10];
+    unsigned cpus = 1;
+
+    us_clock_set(a->machine, us_now(a->machine));
+    for (unsigned i = 0; i < 5; i++) {
+        c[i] = fixture_cache(a, name[i], 64u << i, 0);
+        if (strcmp(policy, "unified") == 0)
+            REQUIRE(us_tunable_set(c[i], "expire_period", "1000", NULL) == US_OK);
+    }
+#ifdef US_MODEL
+    cpus = a->machine->ncpus;
+#endif
+    for (unsigned cpu = 0; cpu < cpus; cpu++) {
+        REQUIRE(us_machine_on_cpu(a->machine, (int)cpu, NULL) >= 0);
+        for (unsigned i = 0; i < 5; i++) {
+            REQUIRE(us_cache_alloc_bulk(c[i], 0, US_ANY_NODE, 10, object) == 10);
+            us_cache_free_bulk(c[i], 10, object);
+        }
+    }
+    CHECK_EQ(fences_of_a_tick(a, period), cpus); /* marks go, or objects */
+    for (unsigned n = 0; n < 20 && left; n++) {
+        CHECK(fences_of_a_tick(a, period) <= cpus);
+        left = 0;
+        for (unsigned i = 0; i < 5; i++)
+            left += queued(c[i]);
+    }
+    CHECK_EQ(left, 0);
+    fences_of_a_tick(a, period); /* the mark of the last visit */
+    CHECK_EQ(fences_of_a_tick(a, period), 0);
+#ifndef US_MODEL
+    us_machine_on_cpu(a->machine, -1, NULL);
+#endif
+    fixture_close(a);
+}
+
+static void so_does_expiring_everything(void)
+{
+    struct us_allocator *a = fixture_open("unified", NULL, 0, false);
+    struct us_cache *c[2] = {fixture_cache(a, "a", 64, 0), fixture_cache(a, "b", 128, 0)};
+    const uint64_t before = atomic_load(&a->machine->fences);
+    const int cpu = (int)us_cpu_now(a->machine);
+    uint64_t held[2];
+    void *object[10];
+
+    REQUIRE(us_machine_on_cpu(a->machine, cpu, NULL) >= 0);
+    for (unsigned i = 0; i < 2; i++) {
+        REQUIRE(us_cache_alloc_bulk(c[i], 0, US_ANY_NODE, 10, object) == 10);
+        us_cache_free_bulk(c[i], 10, object);
+    }
+    held[0] = queued(c[0]);
+    held[1] = queued(c[1]);
+    CHECK_EQ(us_allocator_expire(a, US_ANY_NODE), 0); /* takes the marks away */
+    CHECK_EQ(atomic_load(&a->machine->fences) - before, 1);
+    while (queued(c[0]) + queued(c[1]))
+        REQUIRE(us_allocator_expire(a, US_ANY_NODE) > 0);
+    CHECK_EQ(fixture_stat(c[0], "expire_objects"), held[0]);
+    CHECK_EQ(fixture_stat(c[1], "expire_objects"), held[1]);
+#ifndef US_MODEL
+    us_machine_on_cpu(a->machine, -1, NULL);
+#endif
+    fixture_close(a);
+}
+
+static void ticks_close_the_queues_of_all_caches_together(void)
+{
+    a_tick_fences_once_a_cpu("unified", 1000000000);
+    a_tick_fences_once_a_cpu("slab", 2000000000);
+    a_tick_fences_once_a_cpu("slqb", 3000000000);
 }
 
 static void free_pages_are_purged_after_the_delay(void)
@@ -215,6 +301,8 @@ int main(void)
     RUN(a_policy_without_expiration_gives_nothing);
     RUN(shrink_tells_what_it_gave_back);
     RUN(ticks_run_when_the_clock_moves);
+    RUN(ticks_close_the_queues_of_all_caches_together);
+    RUN(so_does_expiring_everything);
     RUN(free_pages_are_purged_after_the_delay);
 #ifdef US_MODEL
     RUN(the_reaper_is_due_on_the_models_clock);

@@ -109,6 +109,29 @@ static void account_is_rounded(void)
     us_machine_destroy(m);
 }
 
+/* A cell, pages and a mapping of its own, each accounted as another size than its own. */
+static void account_is_the_originals(void)
+{
+    static const size_t bytes[] = {1088, 20000, 100 * MIB}, account[] = {1024, 32768, 7};
+    struct us_machine *m = make_machine(1);
+    struct us_memory *mem = make_memory(m, 64 * MIB);
+    void *block[3];
+
+    for (unsigned i = 0; i < 3; i++) {
+        const uint64_t before = metadata(mem);
+
+        block[i] = us_meta_alloc_as(mem, bytes[i], account[i]);
+        REQUIRE(block[i] != NULL);
+        memset(block[i], 1, bytes[i]);
+        CHECK_EQ(metadata(mem), before + account[i]);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        us_meta_free_as(mem, block[i], bytes[i], account[i]);
+    CHECK_EQ(metadata(mem), 0);
+    us_memory_destroy(mem);
+    us_machine_destroy(m);
+}
+
 /* More than the span holds: the largest requests get mappings of their own. */
 static void absurd_sizes(void)
 {
@@ -157,6 +180,7 @@ int main(void)
     RUN(sizes_as_general_caches);
     RUN(random_blocks);
     RUN(account_is_rounded);
+    RUN(account_is_the_originals);
     RUN(absurd_sizes);
 #ifndef US_MODEL
     RUN(threads);

@@ -99,9 +99,9 @@ bool us_fence(struct us_machine *m, const struct us_flight *f, enum us_mode mode
 {
     struct us_vcpu *v = us_running;
 
-    (void)m;
     (void)f;
     (void)mode;
+    atomic_fetch_add_explicit(&m->fences, 1, memory_order_relaxed);
     if (v) {
         us_sim_settle(v);
         interrupt_other(v, cpu);

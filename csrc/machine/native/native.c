@@ -149,6 +149,7 @@ static bool pass_slot(struct us_machine *m, const struct us_flight *f, unsigned 
 
 bool us_fence(struct us_machine *m, const struct us_flight *f, enum us_mode mode, unsigned cpu)
 {
+    atomic_fetch_add_explicit(&m->fences, 1, memory_order_relaxed);
     if (mode == US_MODE_SLOT)
         return pass_slot(m, f, cpu);
     if (mode == US_MODE_RSEQ)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unislab.allocator import Allocator
+    from unislab.allocator_base import AllocatorBase
     from unislab.cache import Cache
 
 _Row = tuple[str, int, int, int, int, int, int, int, int, int, int, int, str]
@@ -72,13 +72,13 @@ def _row(cache: Cache) -> _Row:
     )
 
 
-def _rows(allocator: Allocator) -> list[_Row]:
+def _rows(allocator: AllocatorBase) -> list[_Row]:
     """Created caches first, general ones after."""
     rows = allocator._each(lambda cache: (cache.general, _row(cache)))
     return [row for _, row in sorted(rows.values(), key=lambda pair: pair[0])]
 
 
-def slabinfo_frame(allocator: Allocator) -> pd.DataFrame:
+def slabinfo_frame(allocator: AllocatorBase) -> pd.DataFrame:
     """One row a cache, columns as ``/proc/slabinfo`` has them.
 
     Examples
@@ -94,7 +94,7 @@ def slabinfo_frame(allocator: Allocator) -> pd.DataFrame:
     return pd.DataFrame(_rows(allocator), columns=COLUMNS)
 
 
-def slabinfo_text(allocator: Allocator) -> str:
+def slabinfo_text(allocator: AllocatorBase) -> str:
     """The same as text, in the format of ``/proc/slabinfo`` version 2.1.
 
     Examples

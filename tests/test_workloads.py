@@ -9,6 +9,7 @@ import pytest
 
 import unislab as us
 from unislab import ops
+from unislab.contestant import PolicyContestant
 from unislab.workloads import processes
 from unislab.workloads.sockets import data_size
 
@@ -99,6 +100,19 @@ def test_it_runs_natively_and_leaves_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["hackbench", "tcp_rr"])
 def test_it_runs_under_every_policy(name: str, policy: str) -> None:
     run_and_count(name, policy)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_modelled_machine_does_the_same(name: str) -> None:
+    workload, allocs, marks = SMALL[name]
+    contestant = PolicyContestant(workload, "unified", machine=us.Machine.grid(2, 1, 2))
+    try:
+        seconds, counters, _, memory = contestant.last_pass()
+    finally:
+        contestant.close()
+    assert sum(counters[row] for row in ALLOCS) == sum(counters[row] for row in FREES) == allocs
+    assert (memory["live"], contestant.marks) == (0, marks)
+    assert seconds > 0
 
 
 @pytest.mark.parametrize(

@@ -50,17 +50,20 @@ struct us_counter {
     bool hidden; /* only there to feed common counters */
 };
 
-/* A row of a table of tunables (without choices) or counters, as its struct. */
-#define US_TUNABLE_ROW(id, name_, unit_, min_, max_, def_, flags_, get_, set_, help_) \
-    {.name = name_,                                                                   \
-     .unit = unit_,                                                                   \
-     .help = help_,                                                                   \
-     .min = min_,                                                                     \
-     .max = max_,                                                                     \
-     .def = def_,                                                                     \
-     .flags = flags_,                                                                 \
-     .get = get_,                                                                     \
+/* A row of a table of tunables (with choices, and without) or counters, as its struct. */
+#define US_CHOICE_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, help_) \
+    {.name = name_,                                                                            \
+     .unit = unit_,                                                                            \
+     .help = help_,                                                                            \
+     .min = min_,                                                                              \
+     .max = max_,                                                                              \
+     .def = def_,                                                                              \
+     .flags = flags_,                                                                          \
+     .choices = choices_,                                                                      \
+     .get = get_,                                                                              \
      .set = set_},
+#define US_TUNABLE_ROW(id, name, unit, min, max, def, flags, get, set, help) \
+    US_CHOICE_ROW(id, name, unit, min, max, def, flags, NULL, get, set, help)
 #define US_COUNTER_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
     {.name = name_,                                                       \
      .help = help_,                                                       \

@@ -112,6 +112,13 @@ struct us_policy {
     bool (*refill)(struct us_cache *c, unsigned flags, struct us_sheaf **s, uint32_t n);
     void (*give_back)(struct us_cache *c, struct us_sheaf *s);
 
+    /* Frees after a grace period (cache/rcu.c) that a policy gives sheaves for: an empty one or
+     * NULL; how an object of the caller's was kept, to be counted; and a sheaf whose grace period
+     * is over, full or (`barn` false) not. All three or none. */
+    struct us_sheaf *(*rcu_sheaf)(struct us_cache *c, struct us_flight *f);
+    void (*rcu_count)(struct us_cache *c, unsigned cpu, bool sheaf);
+    void (*rcu_done)(struct us_cache *c, struct us_flight *f, struct us_sheaf *s, bool barn);
+
     /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
     void (*expire_begin)(struct us_cache *c);
     /* The stages of a pass do not stop once its target is reached. */

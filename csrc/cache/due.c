@@ -156,12 +156,13 @@ static uint64_t tick_all(struct us_allocator *a, struct us_flight *f, uint64_t n
 }
 
 /* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A
- * cache that wants nothing is asked less and less often. */
+ * cache that wants nothing is asked less and less often. Looks fall on whole multiples of their
+ * wait, those of all caches together: each time that anything is due, all caches are walked. */
 static uint64_t look_at(struct us_cache *c, uint64_t now, bool *wanted)
 {
     const uint64_t period = adapt_period_of(c);
     struct us_cache_box *box = us_box(c);
-    uint64_t due = __atomic_load_n(&box->next_adapt, __ATOMIC_RELAXED);
+    uint64_t wait, due = __atomic_load_n(&box->next_adapt, __ATOMIC_RELAXED);
 
     if (due == 0 || period == 0)
         return NEVER;
@@ -173,7 +174,8 @@ static uint64_t look_at(struct us_cache *c, uint64_t now, bool *wanted)
     } else if (box->adapt_waits < MOST_WAITS) {
         box->adapt_waits++;
     }
-    due = now + (period << box->adapt_waits);
+    wait = period << box->adapt_waits;
+    due = now - now % wait + wait;
     __atomic_store_n(&box->next_adapt, due, __ATOMIC_RELAXED);
     return due;
 }

@@ -8,67 +8,29 @@ programs must leave both alike.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from rules.books import balance
 from rules.inside import slabs_of
 from rules.machines import grid
+from rules.names import SLUB_PARTIAL
 from rules.orders import ORDERS
 from rules.scene import Scene
-
-import unislab as us
+from rules.slub_model import FEW, KEPT, Slab, SlubModel, follow, steps
 
 pytestmark = pytest.mark.once
 
 N = 16  # objects of a slab
 SIZE = 256
 
-# The 26 of 3.2 to 6.17.
-COUNTERS = (
-    "alloc_fastpath",
-    "alloc_slowpath",
-    "free_fastpath",
-    "free_slowpath",
-    "free_frozen",
-    "free_add_partial",
-    "free_remove_partial",
-    "alloc_from_partial",
-    "alloc_slab",
-    "alloc_refill",
-    "alloc_node_mismatch",
-    "free_slab",
-    "cpuslab_flush",
-    "deactivate_full",
-    "deactivate_empty",
-    "deactivate_to_head",
-    "deactivate_to_tail",
-    "deactivate_remote_frees",
-    "deactivate_bypass",
-    "order_fallback",
-    "cmpxchg_double_cpu_fail",
-    "cmpxchg_double_fail",
-    "cpu_partial_alloc",
-    "cpu_partial_free",
-    "cpu_partial_node",
-    "cpu_partial_drain",
-)
-
 
 class PartialScene(Scene):
     """A scene whose counters are those of SLUB with CPU partial lists."""
 
-    def delta(self) -> dict[str, int]:
-        """The counters that moved since the last look."""
-        now = self.cache.stats(exact=True)
-        moved = {name: now[name] - self._last[name] for name in COUNTERS}
-        self._last = now
-        return {name: value for name, value in moved.items() if value}
+    counters = SLUB_PARTIAL
 
     def cpu_partial(self, cpu: int) -> list[tuple[int, int]]:
         """(address, free objects) of the slabs on a CPU's partial list, the next one first."""
@@ -108,8 +70,8 @@ def partial(make: Any) -> Any:
 
 def test_the_counters_of_the_era_are_all_there(partial: Set) -> None:
     stats = partial().cache.stats()
-    assert len(COUNTERS) == 26
-    assert set(COUNTERS) <= set(stats)
+    assert len(SLUB_PARTIAL) == 26
+    assert set(SLUB_PARTIAL) <= set(stats)
 
 
 def test_a_cpu_slab_that_proves_full_is_bypassed(partial: Set) -> None:
@@ -558,34 +520,15 @@ def test_orders_are_those_of_the_known_answers(make: Any, cpus: int) -> None:
 # ---- the rules, written down, against random programs -----------------------------------------
 
 
-FEW = 4  # objects of 1 KiB to a slab
-LARGE = 1024
 LIMIT = {"3.2": 5, "5.16": 4}  # 5.16: ceil(2 * 4 / 4) = 2 slabs
-KEPT = 5
 
 
 @dataclass
-class Slab:
-    node: int
-    base: int
-    free: list[int]  # the slab's own freelist, last = first served
-    frozen: bool = False
-    chained: tuple[int, int] = (0, 0)  # slabs and objects of the list when it joined it
-
-
-@dataclass
-class Rules:
+class Rules(SlubModel):
     """Sections "allocation", "free" and "deactivation" of the published algorithm."""
 
-    epoch: str
-    debug: bool
-    node_of: list[int]
-    counts: Counter[str] = field(default_factory=Counter)
-    partial: dict[int, list[Slab]] = field(default_factory=lambda: {0: [], 1: []})
-    owned: dict[int, Slab] = field(default_factory=dict)
-    freelist: dict[int, list[int]] = field(default_factory=dict)
+    epoch: str = "5.16"
     lists: dict[int, list[Slab]] = field(default_factory=lambda: {i: [] for i in range(4)})
-    slabs: list[Slab] = field(default_factory=list)
 
     @property
     def keep(self) -> int:
@@ -667,14 +610,11 @@ class Rules:
 
     def adopt(self, cpu: int, node: int | None, base: int) -> int:
         """A new slab at `base`, its objects in address order."""
-        self.counts["alloc_slab"] += 1
-        home = self.node_of[cpu] if node is None else node
-        slab = Slab(home, base, [base + i * LARGE for i in reversed(range(FEW))])
-        self.slabs.append(slab)
+        slab = self.new_slab(cpu, node, base)
         if self.debug:
             if self.epoch == "3.2":
                 self.counts["deactivate_to_head"] += 1
-            self.partial[home].insert(0, slab)
+            self.partial[slab.node].insert(0, slab)
             return slab.free.pop()
         self.owned[cpu] = slab
         return self.load(cpu)
@@ -707,14 +647,10 @@ class Rules:
                 self.partial[slab.node].append(slab)
                 self.counts["free_add_partial"] += 1
 
-    def release(self, slab: Slab) -> None:
-        self.counts["free_slab"] += 1
-        self.slabs.remove(slab)
-
     # -- free
 
     def free(self, cpu: int, address: int) -> None:
-        slab = next(s for s in self.slabs if 0 <= address - s.base < FEW * LARGE)
+        slab = self.slab_of(address)
         if self.owned.get(cpu) is slab:
             self.counts["free_fastpath"] += 1
             self.freelist[cpu].append(address)
@@ -759,36 +695,12 @@ class Rules:
             self.unfreeze(self.lists[cpu])
             self.lists[cpu] = []
 
-    def shrink(self) -> None:
-        self.flush()
-        for node, slabs in self.partial.items():
-            self.slabs = [slab for slab in self.slabs if len(slab.free) < FEW]
-            kept = [slab for slab in slabs if len(slab.free) < FEW]
-            self.partial[node] = sorted(kept, key=lambda slab: len(slab.free))
-
-
-def compare(rules: Rules, s: PartialScene) -> None:
-    """Lists and freelists of the cache are those of the rules, address by address."""
-    for node in (0, 1):
-        assert s.partial(node) == [(slab.base, len(slab.free)) for slab in rules.partial[node]]
-    for cpu in range(4):
-        assert s.cpu(cpu) == rules.freelist.get(cpu, [])
-        expected = [(slab.base, len(slab.free)) for slab in rules.lists[cpu]]
-        assert s.cpu_partial(cpu) == expected
-    assert sorted(s.cache.slabs()["address"]) == sorted(slab.base for slab in rules.slabs)
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("alloc"), st.integers(0, 3), st.sampled_from([None, None, None, 0, 1])),
-        st.tuples(st.just("burst"), st.integers(0, 3), st.integers(2, 40)),
-        st.tuples(st.just("free"), st.integers(0, 3), st.integers(0, 1000)),
-        st.tuples(st.just("drop"), st.integers(0, 3), st.integers(2, 40)),
-        st.tuples(st.just("hollow"), st.integers(0, 3), st.just(0)),
-        st.tuples(st.sampled_from(["flush", "shrink"]), st.just(0), st.just(0)),
-    ),
-    max_size=60,
-)
+    def compare(self, s: Scene) -> None:
+        """The CPUs' lists too."""
+        super().compare(s)
+        assert isinstance(s, PartialScene)
+        for cpu, slabs in self.lists.items():
+            assert s.cpu_partial(cpu) == [(slab.base, len(slab.free)) for slab in slabs]
 
 
 @pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
@@ -797,62 +709,15 @@ steps = st.lists(
 def test_random_programs_follow_the_rules(
     epoch: str, debug: str | None, program: list[Any]
 ) -> None:
-    machine = grid(2, 1, 2)
-    with us.Allocator("slub-partial", machine=machine, debug=debug, address_range="256 MiB") as a:
-        limit = {} if debug else {"cpu_partial": LIMIT[epoch]}
-        cache = a.create_cache(
-            "model",
-            LARGE,
-            epoch=epoch,
-            min_objects=FEW,
-            min_partial=KEPT,
-            remote_node_defrag_ratio=0,
-            **limit,
-        )
-        s = PartialScene(a, cache)
-        rules = Rules(epoch, debug is not None, [0, 0, 1, 1])
-        live: list[int] = []
-
-        def one(cpu: int, node: int | None) -> None:
-            expected = rules.alloc(cpu, node)
-            with a.on_cpu(cpu):
-                address = cache.alloc_address(node=node)
-            if expected is None:
-                expected = rules.adopt(cpu, node, address)
-            assert address == expected
-            live.append(address)
-
-        def drop(cpu: int, which: int) -> None:
-            address = live.pop(which % len(live))
-            rules.free(cpu, address)
-            with a.on_cpu(cpu):
-                cache.free(address)
-
-        for what, cpu, detail in program:
-            if what == "alloc":
-                one(cpu, detail)
-            elif what == "burst":
-                for _ in range(detail):
-                    one(cpu, None)
-            elif what == "free" and live:
-                drop(cpu, detail)
-            elif what == "drop":
-                for i in range(min(detail, len(live))):
-                    drop(cpu, 7 * i)
-            elif what == "hollow" and cpu in rules.owned:  # its slab has nothing in use any more
-                base = rules.owned[cpu].base
-                for address in [x for x in live if 0 <= x - base < FEW * LARGE]:
-                    drop(cpu, live.index(address))
-            elif what == "flush":
-                rules.flush()
-                a.flush()
-            elif what == "shrink":
-                rules.shrink()
-                cache.shrink()
-        compare(rules, s)
-        stats = cache.stats(exact=True)
-        assert {name: stats[name] for name in COUNTERS} == {
-            name: rules.counts[name] for name in COUNTERS
-        }
-        assert balance(cache) == len(live)
-        cache.free_bulk(live)
+    rules = Rules(debug is not None, [0, 0, 1, 1], epoch=epoch)
+    limit = {} if debug else {"cpu_partial": LIMIT[epoch]}
+    follow(
+        "slub-partial",
+        rules,
+        program,
+        PartialScene,
+        SLUB_PARTIAL,
+        debug=debug,
+        epoch=epoch,
+        **limit,
+    )

@@ -7,19 +7,15 @@ is the published algorithm in forty lines of Python; random programs must leave 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from rules.books import balance
 from rules.machines import grid
+from rules.names import SLUB
 from rules.scene import Scene
-
-import unislab as us
+from rules.slub_model import FEW, KEPT, Slab, SlubModel, follow, steps
 
 pytestmark = pytest.mark.once
 
@@ -27,37 +23,11 @@ N = 16  # objects of a slab
 SIZE = 256
 MIN_PARTIAL = 8
 
-COUNTERS = (
-    "alloc_fastpath",
-    "alloc_slowpath",
-    "free_fastpath",
-    "free_slowpath",
-    "free_frozen",
-    "free_add_partial",
-    "free_remove_partial",
-    "alloc_from_partial",
-    "alloc_slab",
-    "alloc_refill",
-    "free_slab",
-    "cpuslab_flush",
-    "deactivate_full",
-    "deactivate_empty",
-    "deactivate_to_head",
-    "deactivate_to_tail",
-    "deactivate_remote_frees",
-    "order_fallback",
-)
-
 
 class SlubScene(Scene):
     """A scene whose counters are SLUB's."""
 
-    def delta(self) -> dict[str, int]:
-        """The counters of 2.6.36 that moved since the last look."""
-        now = self.cache.stats(exact=True)
-        moved = {name: now[name] - self._last[name] for name in COUNTERS}
-        self._last = now
-        return {name: value for name, value in moved.items() if value}
+    counters = SLUB
 
     def slab_of(self, cpu: int) -> int | None:
         """Address of a CPU's slab."""
@@ -310,31 +280,10 @@ def test_order_changes_future_slabs(slub: Set) -> None:
 
 
 # Small slabs make long lists: 1 KiB objects, four to a page, min_partial 5 by request.
-FEW = 4
-LARGE = 1024
-KEPT = 5
 
 
-@dataclass
-class Slab:
-    node: int
-    base: int
-    free: list[int]  # the slab's own freelist, last = first served
-    frozen: bool = False
-
-
-@dataclass
-class Rules:
+class Rules(SlubModel):
     """Sections "allocation", "free" and "deactivation" of the published algorithm."""
-
-    debug: bool
-    node_of: list[int]
-    counts: Counter[str] = field(default_factory=Counter)
-    partial: dict[int, list[Slab]] = field(default_factory=lambda: {0: [], 1: []})
-    owned: dict[int, Slab] = field(default_factory=dict)  # CPU -> its slab
-    freelist: dict[int, list[int]] = field(default_factory=dict)
-    slabs: list[Slab] = field(default_factory=list)
-    released_by_shrink: int = 0
 
     def alloc(self, cpu: int, node: int | None) -> int | None:
         """Address served; None means a new slab, which `adopt` hears of."""
@@ -377,10 +326,7 @@ class Rules:
 
     def adopt(self, cpu: int, node: int | None, base: int) -> int:
         """A new slab at `base`, its objects in address order."""
-        self.counts["alloc_slab"] += 1
-        home = self.node_of[cpu] if node is None else node
-        self.slabs.append(Slab(home, base, [base + i * LARGE for i in reversed(range(FEW))]))
-        return self.load(cpu, self.slabs[-1])
+        return self.load(cpu, self.new_slab(cpu, node, base))
 
     def load(self, cpu: int, slab: Slab) -> int:
         self.counts["alloc_slowpath"] += 1
@@ -413,12 +359,8 @@ class Rules:
             else:
                 self.release(slab)
 
-    def release(self, slab: Slab) -> None:
-        self.counts["free_slab"] += 1
-        self.slabs.remove(slab)
-
     def free(self, cpu: int, address: int) -> None:
-        slab = next(s for s in self.slabs if 0 <= address - s.base < FEW * LARGE)
+        slab = self.slab_of(address)
         if self.owned.get(cpu) is slab and not self.debug:
             self.counts["free_fastpath"] += 1
             self.freelist[cpu].append(address)
@@ -441,104 +383,9 @@ class Rules:
             self.counts["cpuslab_flush"] += 1
             self.deactivate(cpu)
 
-    def shrink(self) -> None:
-        self.flush()
-        for node, slabs in self.partial.items():
-            kept = [slab for slab in slabs if len(slab.free) < FEW]
-            self.slabs = [slab for slab in self.slabs if len(slab.free) < FEW]
-            self.partial[node] = sorted(kept, key=lambda slab: len(slab.free))
-
-
-def compare(rules: Rules, s: SlubScene) -> None:
-    """Lists and freelists of the cache are those of the rules, address by address."""
-    for node in (0, 1):
-        assert s.partial(node) == [(slab.base, len(slab.free)) for slab in rules.partial[node]]
-    for cpu in range(4):
-        assert s.cpu(cpu) == rules.freelist.get(cpu, [])
-    assert sorted(s.cache.slabs()["address"]) == sorted(slab.base for slab in rules.slabs)
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("alloc"), st.integers(0, 3), st.sampled_from([None, None, None, 0, 1])),
-        st.tuples(st.just("burst"), st.integers(0, 3), st.integers(2, 40)),
-        st.tuples(st.just("free"), st.integers(0, 3), st.integers(0, 1000)),
-        st.tuples(st.just("drop"), st.integers(0, 3), st.integers(2, 40)),
-        st.tuples(st.just("hollow"), st.integers(0, 3), st.just(0)),
-        st.tuples(st.sampled_from(["flush", "shrink"]), st.just(0), st.just(0)),
-    ),
-    max_size=60,
-)
-
 
 @pytest.mark.parametrize("debug", [None, "F"], ids=["plain", "F"])
 @given(program=steps)
 def test_random_programs_follow_the_rules(debug: str | None, program: list[Any]) -> None:
     rules = Rules(debug is not None, [0, 0, 1, 1])
     follow("slub", rules, program, debug=debug)
-
-
-def follow(
-    policy: str,
-    rules: Rules,
-    program: list[Any],
-    counters: tuple[str, ...] = COUNTERS,
-    debug: str | None = None,
-    **tunables: Any,
-) -> None:
-    """Runs a program on the policy and by the rules; both end alike."""
-    with us.Allocator(policy, machine=grid(2, 1, 2), debug=debug, address_range="256 MiB") as alloc:
-        cache = alloc.create_cache(
-            "model",
-            LARGE,
-            min_objects=FEW,
-            min_partial=KEPT,
-            remote_node_defrag_ratio=0,
-            **tunables,
-        )
-        s = SlubScene(alloc, cache)
-        live: list[int] = []
-
-        def one(cpu: int, node: int | None) -> None:
-            expected = rules.alloc(cpu, node)
-            with alloc.on_cpu(cpu):
-                address = cache.alloc_address(node=node)
-            if expected is None:
-                expected = rules.adopt(cpu, node, address)
-            assert address == expected
-            live.append(address)
-
-        def drop(cpu: int, which: int) -> None:
-            address = live.pop(which % len(live))
-            rules.free(cpu, address)
-            with alloc.on_cpu(cpu):
-                cache.free(address)
-
-        for what, cpu, detail in program:
-            if what == "alloc":
-                one(cpu, detail)
-            elif what == "burst":
-                for _ in range(detail):
-                    one(cpu, None)
-            elif what == "free" and live:
-                drop(cpu, detail)
-            elif what == "drop":
-                for i in range(min(detail, len(live))):
-                    drop(cpu, 7 * i)
-            elif what == "hollow" and cpu in rules.owned:  # its slab has nothing in use any more
-                base = rules.owned[cpu].base
-                for address in [a for a in live if 0 <= a - base < FEW * LARGE]:
-                    drop(cpu, live.index(address))
-            elif what == "flush":
-                rules.flush()
-                alloc.flush()
-            elif what == "shrink":
-                rules.shrink()
-                cache.shrink()
-        compare(rules, s)
-        stats = cache.stats(exact=True)
-        assert {name: stats[name] for name in counters} == {
-            name: rules.counts[name] for name in counters
-        }
-        assert balance(cache) == len(live)
-        cache.free_bulk(live)

@@ -14,26 +14,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from rules.machines import grid
+from rules.names import SLUB
 from rules.orders import ORDERS
-from test_slub_rules import COUNTERS, FEW, SIZE, N, Rules, Slab, SlubScene, follow, steps
+from rules.slub_model import FEW, Slab, follow, steps
+from test_slub_rules import SIZE, N, Rules, SlubScene
 
 from unislab.inspect import is_reconstructed, policy_counters, policy_tunables
 
 pytestmark = pytest.mark.once
 
 THRASHING = 3
-OWN = (*COUNTERS, "deferred_partial")
+OWN = (*SLUB, "deferred_partial")
 
 
 class ThrashScene(SlubScene):
     """A scene that also tells deferrals."""
 
-    def delta(self) -> dict[str, int]:
-        """SLUB's counters and deferred_partial, as far as they moved."""
-        before = self._last
-        moved = super().delta()
-        deferred = self._last["deferred_partial"] - before["deferred_partial"]
-        return moved | ({"deferred_partial": deferred} if deferred else {})
+    counters = OWN
 
     def listed(self, counts: list[int], cpu: int = 0) -> list[list[int]]:
         """Slabs with these numbers of free objects, on the node's list in this order."""
@@ -276,7 +273,7 @@ def test_off_is_slub(thrash: Set, tunables: dict[str, Any]) -> None:
 @given(program=steps)
 def test_off_counts_what_slub_counts(debug: str | None, program: list[Any]) -> None:
     rules = Rules(debug is not None, [0, 0, 1, 1])
-    follow("slub-thrash", rules, program, OWN, debug, mode="off")
+    follow("slub-thrash", rules, program, counters=OWN, debug=debug, mode="off")
 
 
 def test_debug_caches_work_as_off(thrash: Set) -> None:
@@ -368,4 +365,4 @@ class ThrashRules(Rules):
 @given(program=steps)
 def test_random_programs_follow_the_rules(mode: str, ratio: int, program: list[Any]) -> None:
     rules = ThrashRules(False, [0, 0, 1, 1], mode=mode, watermark=FEW * ratio // 100)
-    follow("slub-thrash", rules, program, OWN, mode=mode, slab_thrash_ratio=ratio)
+    follow("slub-thrash", rules, program, counters=OWN, mode=mode, slab_thrash_ratio=ratio)

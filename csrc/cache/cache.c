@@ -142,6 +142,7 @@ void us_allocator_options_init(struct us_allocator_options *options)
     *options = (struct us_allocator_options){
         .policy = "unified",
         .purge_delay_ns = 1000000000ull,
+        .rcu_delay_ns = 10000000ull,
     };
 }
 
@@ -199,6 +200,7 @@ static bool open_memory(struct us_allocator *a, const struct us_allocator_option
     if (!a->memory || !us_slabs_init(&a->slabs, a->memory, e))
         return false;
     a->purge_delay_ns = o->purge_delay_ns;
+    a->rcu_delay_ns = o->rcu_delay_ns ? o->rcu_delay_ns : 1;
     atomic_store(&a->next_purge, us_now(a->machine) + o->purge_delay_ns);
     atomic_store(&a->next_tick, a->next_purge);
     return true;
@@ -288,6 +290,8 @@ static enum us_status refuse_live(struct us_allocator *a, struct us_error *e)
 
 enum us_status us_allocator_destroy(struct us_allocator *a, bool force, struct us_error *error)
 {
+    if (!force)
+        us_allocator_rcu_barrier(a);
     if (!force && refuse_live(a, error) != US_OK)
         return US_EBUSY;
     (void)us_allocator_reaper(a, 0, NULL);
@@ -392,6 +396,7 @@ void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASS
     us_memory_locks(a->memory, add_lock, &totals);
     for (c = us_first_cache(a); c; c = c->next) {
         add_lock(&totals, &c->stats_lock);
+        us_rcu_locks(c, add_lock, &totals);
         if (c->policy->locks)
             c->policy->locks(c, add_lock, &totals);
     }

@@ -32,7 +32,9 @@ struct us_allocator {
     uint8_t *size_class; /* [(size + 7) / 8] index of the general cache, up to size_class_max */
     size_t size_class_max;
     uint64_t purge_delay_ns;
-    _Atomic uint64_t next_tick; /* earliest thing due on the policy's clock */
+    uint64_t rcu_delay_ns;        /* of the policy's clock, at least 1 */
+    _Atomic uint64_t rcu_pending; /* objects that wait for a grace period */
+    _Atomic uint64_t next_tick;   /* earliest thing due on the policy's clock */
     _Atomic uint64_t next_purge;
     _Atomic uint32_t expiring;    /* one expiration of everything at a time */
     _Atomic uint32_t running;     /* one us_allocator_run_due at a time */
@@ -141,7 +143,13 @@ void us_allocator_locks(struct us_allocator *a, uint64_t acquired[US_LOCK_NCLASS
 
 /* ---- looking inside (gate shut) -------------------------------------------------------------- */
 
-enum us_object_place { US_IN_USE = 0, US_IN_SLAB = 1, US_IN_QUEUE = 2, US_OUT = 3 /* kept out */ };
+enum us_object_place {
+    US_IN_USE = 0,
+    US_IN_SLAB = 1,
+    US_IN_QUEUE = 2,
+    US_OUT = 3,    /* kept out */
+    US_WAITING = 4 /* for a grace period; counts as live */
+};
 
 struct us_slab_row {
     uint64_t address;

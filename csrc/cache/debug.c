@@ -73,7 +73,7 @@ uint64_t us_cache_refused(const struct us_cache *c)
 }
 
 /* Clears the object's bit; what else was found when that was not its to clear. */
-static enum us_misuse_kind take_back(struct us_cache *c, void *object, struct us_slab **slab)
+enum us_misuse_kind us_debug_take_back(struct us_cache *c, void *object, struct us_slab **slab)
 {
     uint32_t index;
     enum us_misuse_kind kind = us_misuse_of(c, object, slab, &index);
@@ -89,7 +89,7 @@ enum us_misuse_kind us_debug_free(struct us_cache *c, void *object, struct us_sl
     struct us_flight frame;
 
     us_frame_enter(c->machine, &frame);
-    kind = take_back(c, object, slab);
+    kind = us_debug_take_back(c, object, slab);
     if (kind == US_MISUSE_NONE)
         c->policy->entries[US_MODE_CONTROL].free(c, object);
     us_frame_leave(&frame);
@@ -117,7 +117,7 @@ enum us_status us_debug_free_all(struct us_cache *c, size_t n, void *const *obje
     size_t taken = 0, i;
 
     us_frame_enter(c->machine, &frame);
-    while (taken < n && (kind = take_back(c, objects[taken], &s)) == US_MISUSE_NONE)
+    while (taken < n && (kind = us_debug_take_back(c, objects[taken], &s)) == US_MISUSE_NONE)
         taken++;
     if (kind == US_MISUSE_NONE)
         c->policy->free_bulk(c, n, objects);

@@ -1,4 +1,5 @@
-/* due.c - what runs by the policy's clock: ticks of policies, the purge of free pages, the reaper.
+/* due.c - what runs by the policy's clock: ticks of policies, the purge of free pages, frees after
+ * a grace period, the reaper.
  *
  * Nothing runs by itself. Executors call us_allocator_run_due as their clock moves;
  * us_allocator_advance moves the clock from one due time to the next, so that nothing is skipped;
@@ -40,7 +41,7 @@ static uint64_t period_of(const struct us_cache *c)
     return c->policy->tick && c->policy->tick_period ? c->policy->tick_period(c) : 0;
 }
 
-static void sooner(struct us_allocator *a, uint64_t due)
+void us_due_at(struct us_allocator *a, uint64_t due)
 {
     uint64_t old = atomic_load(&a->next_tick);
 
@@ -72,7 +73,7 @@ void us_schedule(struct us_allocator *a, struct us_cache *c)
 
         __atomic_store_n(due[i], next, __ATOMIC_RELAXED);
         if (next)
-            sooner(a, next);
+            us_due_at(a, next);
     }
 }
 
@@ -155,12 +156,13 @@ static uint64_t tick_all(struct us_allocator *a, struct us_flight *f, uint64_t n
 }
 
 /* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A
- * cache that wants nothing is asked less and less often. */
+ * cache that wants nothing is asked less and less often. Looks fall on whole multiples of their
+ * wait, those of all caches together: each time that anything is due, all caches are walked. */
 static uint64_t look_at(struct us_cache *c, uint64_t now, bool *wanted)
 {
     const uint64_t period = adapt_period_of(c);
     struct us_cache_box *box = us_box(c);
-    uint64_t due = __atomic_load_n(&box->next_adapt, __ATOMIC_RELAXED);
+    uint64_t wait, due = __atomic_load_n(&box->next_adapt, __ATOMIC_RELAXED);
 
     if (due == 0 || period == 0)
         return NEVER;
@@ -172,7 +174,8 @@ static uint64_t look_at(struct us_cache *c, uint64_t now, bool *wanted)
     } else if (box->adapt_waits < MOST_WAITS) {
         box->adapt_waits++;
     }
-    due = now + (period << box->adapt_waits);
+    wait = period << box->adapt_waits;
+    due = now - now % wait + wait;
     __atomic_store_n(&box->next_adapt, due, __ATOMIC_RELAXED);
     return due;
 }
@@ -227,7 +230,9 @@ static void run(struct us_allocator *a, uint64_t now)
     }
     due = purge_if_due(a, &f, now);
     us_flight_leave(&f);
-    sooner(a, due < next ? due : next);
+    next = due < next ? due : next;
+    due = us_rcu_run_due(a, now);
+    us_due_at(a, due < next ? due : next);
     if (adapt)
         adapt_all(a);
 }
@@ -281,7 +286,7 @@ void us_reaper_ran(struct us_allocator *a)
 static bool start(struct us_reaper *r)
 {
     r->next = us_now(r->allocator->machine) + r->period;
-    sooner(r->allocator, r->next);
+    us_due_at(r->allocator, r->next);
     return true;
 }
 

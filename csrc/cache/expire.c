@@ -48,6 +48,7 @@ uint64_t us_cache_shrink(struct us_cache *c)
     struct us_flight f;
     uint64_t bytes;
 
+    us_cache_rcu_barrier(c);
     if (!us_flight_try(a->machine, &f))
         return 0;
     bytes = flush_and_shrink(c, &f);
@@ -224,6 +225,7 @@ void us_allocator_flush(struct us_allocator *a)
     struct us_flight f;
     struct us_cache *c;
 
+    us_allocator_rcu_barrier(a);
     if (!us_flight_try(a->machine, &f))
         return;
     for (c = us_first_cache(a); c; c = c->next)
@@ -236,6 +238,7 @@ uint64_t us_allocator_shrink(struct us_allocator *a)
     struct us_flight f;
     uint64_t bytes;
 
+    us_allocator_rcu_barrier(a);
     if (!us_flight_try(a->machine, &f))
         return 0;
     bytes = flush_and_shrink_all(a, &f);

@@ -233,8 +233,10 @@ void us_snapshot_free(struct us_snapshot *s)
 
 static bool is_live(const struct us_view *v, const struct us_view_slab *e, uint32_t index)
 {
-    if (v->place[e->first + index] != US_IN_USE)
-        return false;
+    const uint8_t place = v->place[e->first + index];
+
+    if (place != US_IN_USE)
+        return place == US_WAITING;
     return !(v->cache->flags & US_DEBUG_F) || us_used_test(v->cache, e->slab, index);
 }
 

@@ -21,6 +21,7 @@ struct us_cache_box {
     uint64_t *shown;               /* [ncpus][rows] statistics never go back; stats lock */
     _Atomic uint64_t refused;      /* misuses through plain entries */
     unsigned nshown;               /* rows shown */
+    struct us_rcu_cpu *rcu;        /* [ncpus] frees after a grace period; NULL before the first */
     struct us_account account;     /* scratch of us_allocator_account, gate shut */
     struct us_alias *aliases;      /* newest first */
     bool renamed;                  /* the name it was made under was given up */
@@ -128,6 +129,8 @@ extern const struct us_cache_head us_spread_entries;
 void *us_cache_alloc_inner(struct us_cache *c, unsigned flags, int node);
 void *us_debug_alloc(struct us_cache *c, unsigned flags, int node);
 void *us_debug_alloc_from_sheaf(struct us_cache *c, struct us_sheaf *s);
+/* Takes the object's mark, or says why it is not the caller's to free. */
+enum us_misuse_kind us_debug_take_back(struct us_cache *c, void *object, struct us_slab **slab);
 /* Frees the object, or says why not and leaves it; *slab is where it lies, or NULL. */
 enum us_misuse_kind us_debug_free(struct us_cache *c, void *object, struct us_slab **slab);
 enum us_status us_debug_free_all(struct us_cache *c, size_t n, void *const *objects,
@@ -154,6 +157,15 @@ void us_flush_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_shrink_cache(struct us_cache *c, struct us_flight *f, bool try_only);
 void us_schedule(struct us_allocator *a,
                  struct us_cache *c); /* its next tick, after creation or a set */
+/* Something is due at that time of the policy's clock. */
+void us_due_at(struct us_allocator *a, uint64_t due);
+/* Frees what waited for a grace period that is over; returns when the next one is. */
+uint64_t us_rcu_run_due(struct us_allocator *a, uint64_t now);
+/* Drops what still waits; the cache's slabs go back with it. */
+void us_rcu_fini(struct us_cache *c);
+/* Gate shut: every object of the cache that waits. */
+void us_rcu_each(struct us_cache *c, void (*each)(void *context, void *object), void *context);
+void us_rcu_locks(struct us_cache *c, us_lock_fn *each, void *context);
 /* The reaper around a fork and at the end. */
 void us_reaper_fork_child(struct us_allocator *a);
 uint64_t

@@ -301,6 +301,7 @@ static void unmake_stopped(struct us_cache *c, struct us_flight *f)
 
     unlink_cache(a, c);
     release_slabs(a, c, f);
+    us_rcu_fini(c);
     c->policy->destroy(c);
     us_local_fini(&c->local, &memory);
     us_misuse_forget(c);
@@ -358,6 +359,7 @@ static enum us_status destroy(struct us_cache *c, bool force, struct us_error *e
     struct us_account account;
     struct us_flight f;
 
+    us_cache_rcu_barrier(c);
     us_flight_enter(a->machine, &f);
     us_flush_cache(c, &f, false);
     us_shrink_cache(c, &f, false);

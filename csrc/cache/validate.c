@@ -2,8 +2,8 @@
  *
  * Checked is what can be told to be in use (debug F: the object's bit is set); without debug an
  * object that is not free in its slab may be in use or in a stock, so all of those are unchecked,
- * those in stocks among them. The histogram counts every slab by the objects not free in it, a full
- * one too.
+ * those in stocks among them, and so is with debug F what waits for a grace period. The histogram
+ * counts every slab by the objects not free in it, a full one too.
  *
  * Errors are: misuse that was reported, counters that differ from what they count, a stock that
  * holds what is no object, an object in two places, a slab with free objects on no list (unless a
@@ -75,7 +75,7 @@ static void check_objects(const struct us_view *v, const struct us_view_slab *e,
         if (used && place != US_IN_USE)
             note_slab(v, out, e->slab, "has an object that is in use and free at once");
         out->checked += used && place == US_IN_USE;
-        out->unchecked += !used && place == US_IN_USE;
+        out->unchecked += !used && (place == US_IN_USE || place == US_WAITING);
     }
 }
 

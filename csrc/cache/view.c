@@ -259,6 +259,26 @@ static void see_deferred(struct us_view *v)
     }
 }
 
+/* Objects that wait for a grace period: live, and nowhere else. */
+static void mark_waiting(void *context, void *object)
+{
+    struct us_view *v = context;
+    struct us_slab *s = us_slab_of(v->cache->slabs, object);
+    struct us_view_slab *e = s ? find_slab(v, s) : NULL;
+    uint32_t i;
+
+    if (!e || !us_object_at(v->cache, s, object, &i) ||
+        (s->state & US_SLAB_LARGE)) /* a block of its own is no stride of the cache */
+        return;
+    if (v->place[e->first + i] != US_IN_USE)
+        wrong(v, "object %p waits for a grace period and is also %s", object,
+              v->place[e->first + i] == US_IN_SLAB    ? "free in its slab"
+              : v->place[e->first + i] == US_IN_QUEUE ? "in a stock"
+                                                      : "waiting a second time");
+    else
+        v->place[e->first + i] = US_WAITING;
+}
+
 /* ---- all
  * ------------------------------------------------------------------------------------------------
  */
@@ -275,6 +295,7 @@ bool us_view_init(struct us_view *v, struct us_cache *c)
         mark_free(v, &v->slab[i]);
     c->policy->visit(c, &visitor);
     see_deferred(v);
+    us_rcu_each(c, mark_waiting, v);
     return !v->no_memory;
 }
 

@@ -122,6 +122,7 @@ struct us_allocator_options {
     uint64_t memory;                    /* byte budget over all nodes; 0 = the address range */
     uint64_t address_range;             /* bytes to reserve; 0 = 64 GiB, smaller when refused */
     uint64_t purge_delay_ns;            /* free pages go back after this time */
+    uint64_t rcu_delay_ns;              /* of the policy's clock: what a grace period takes */
     unsigned page_size;                 /* model only; 0 = the system's */
     bool debug_f;
     bool merge; /* a cache like an old one becomes another name of that, as SLUB does it */
@@ -190,6 +191,18 @@ size_t us_ksize(struct us_allocator *allocator, const void *object);
  * object that stays what lies beyond `size`. */
 void *us_krealloc(struct us_allocator *allocator, void *object, size_t size, unsigned flags,
                   int node);
+
+/* Frees an object once a grace period is over. Until then it keeps its contents and counts as live.
+ * The grace period ends when the policy's clock has moved on by rcu_delay_ns, at the next
+ * us_allocator_advance (or reaper), or with a barrier; a shrink, a flush and the end of the cache
+ * begin with one. Without memory to note the object down the call itself waits. US_ECORRUPT for
+ * what is no object of the cache (with US_DEBUG_F: none in use), US_EBUSY in a signal handler that
+ * interrupted another call. */
+enum us_status us_cache_free_rcu(struct us_cache *cache, void *object, struct us_error *error);
+enum us_status us_kfree_rcu(struct us_allocator *allocator, void *object, struct us_error *error);
+/* Waits for a grace period that does not go by the clock, and frees all that waited for one. */
+void us_cache_rcu_barrier(struct us_cache *cache);
+void us_allocator_rcu_barrier(struct us_allocator *allocator);
 
 /* Gives everything unused back: queues to slabs, empty slabs to the provider, pages to the
  * system. Returns bytes of slabs released. */

@@ -62,6 +62,9 @@ void us_unmark_thread(void);
  * callers take turns. Local regions stay open: see us_local_close_all. */
 void us_gate_shut(struct us_machine *machine, struct us_flight *flight);
 void us_gate_open(struct us_flight *flight);
+/* Waits until every slow path that is under way now has ended, stopping nobody as long as CPUs are
+ * found without one. Not from inside a slow path or a frame: there it does nothing. */
+void us_flight_quiesce(struct us_machine *machine);
 /* In the fork child, where only this thread exists, before us_gate_open: takes back what other
  * threads had counted and held, and registers the child for fences. */
 void us_gate_after_fork_child(struct us_machine *machine);

@@ -110,9 +110,13 @@ struct us_counted {
 struct us_sheaf {
     _Atomic uint64_t header;
     uint32_t capacity;
-    uint32_t installed;           /* objects when it became a CPU's */
-    struct us_sheaf *next, *prev; /* for its owner while it is no CPU's */
-    void *object[];               /* [0] the oldest */
+    uint32_t installed;    /* objects when it became a CPU's */
+    struct us_sheaf *next; /* for its owner while it is no CPU's, as what follows */
+    union {
+        struct us_sheaf *prev;
+        uint64_t sent; /* when a grace period began for its objects */
+    };
+    void *object[]; /* [0] the oldest */
 };
 
 #define US_NWORDS 4

@@ -50,17 +50,20 @@ struct us_counter {
     bool hidden; /* only there to feed common counters */
 };
 
-/* A row of a table of tunables (without choices) or counters, as its struct. */
-#define US_TUNABLE_ROW(id, name_, unit_, min_, max_, def_, flags_, get_, set_, help_) \
-    {.name = name_,                                                                   \
-     .unit = unit_,                                                                   \
-     .help = help_,                                                                   \
-     .min = min_,                                                                     \
-     .max = max_,                                                                     \
-     .def = def_,                                                                     \
-     .flags = flags_,                                                                 \
-     .get = get_,                                                                     \
+/* A row of a table of tunables (with choices, and without) or counters, as its struct. */
+#define US_CHOICE_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, help_) \
+    {.name = name_,                                                                            \
+     .unit = unit_,                                                                            \
+     .help = help_,                                                                            \
+     .min = min_,                                                                              \
+     .max = max_,                                                                              \
+     .def = def_,                                                                              \
+     .flags = flags_,                                                                          \
+     .choices = choices_,                                                                      \
+     .get = get_,                                                                              \
      .set = set_},
+#define US_TUNABLE_ROW(id, name, unit, min, max, def, flags, get, set, help) \
+    US_CHOICE_ROW(id, name, unit, min, max, def, flags, NULL, get, set, help)
 #define US_COUNTER_ROW(id, name_, feeds_, less_, source_, hidden_, help_) \
     {.name = name_,                                                       \
      .help = help_,                                                       \
@@ -108,6 +111,13 @@ struct us_policy {
     void *(*alloc_prefilled)(struct us_cache *c, struct us_sheaf *s);
     bool (*refill)(struct us_cache *c, unsigned flags, struct us_sheaf **s, uint32_t n);
     void (*give_back)(struct us_cache *c, struct us_sheaf *s);
+
+    /* Frees after a grace period (cache/rcu.c) that a policy gives sheaves for: an empty one or
+     * NULL; how an object of the caller's was kept, to be counted; and a sheaf whose grace period
+     * is over, full or (`barn` false) not. All three or none. */
+    struct us_sheaf *(*rcu_sheaf)(struct us_cache *c, struct us_flight *f);
+    void (*rcu_count)(struct us_cache *c, unsigned cpu, bool sheaf);
+    void (*rcu_done)(struct us_cache *c, struct us_flight *f, struct us_sheaf *s, bool barn);
 
     /* Before the stages of one expiration run on a cache (NULL = nothing to do). */
     void (*expire_begin)(struct us_cache *c);

@@ -46,12 +46,13 @@
  *
  * Not as in the original. A CPU gets its main sheaf at its first slow path, not when the cache is
  * made, so that thousands of modelled CPUs cost what they use; a cache that cannot get memory for
- * it goes on without. There are no frees after a grace period: those counters stay 0. An allocation
- * that fails is in no counter. Where the reference leaves open what becomes of empty sheaves beyond
- * ten, the barn keeps them, since exchanges and undo steps do not look at the limit; what of a
- * chain of frees comes first: it is linked from its end, so the first of the array is allocated
- * first; how slabs of equal use are ordered by a shrink: as they were. When the page provider
- * fails, flushes may have brought objects to partial lists, so these are asked once more.
+ * it goes on without. A sheaf of frees after a grace period that is not full goes to slabs after a
+ * time, too, not only with a flush (cache/rcu.c). An allocation that fails is in no counter. Where
+ * the reference leaves open what becomes of empty sheaves beyond ten, the barn keeps them, since
+ * exchanges and undo steps do not look at the limit; what of a chain of frees comes first: it is
+ * linked from its end, so the first of the array is allocated first; how slabs of equal use are
+ * ordered by a shrink: as they were. When the page provider fails, flushes may have brought objects
+ * to partial lists, so these are asked once more.
  */
 #include "policy/sheaves.h"
 
@@ -601,6 +602,9 @@ const struct us_policy us_policy_sheaves = {
     .alloc_prefilled = us_sheaves_alloc_from,
     .refill = us_sheaves_refill_sheaf,
     .give_back = us_sheaves_return,
+    .rcu_sheaf = us_sheaves_rcu_sheaf,
+    .rcu_count = us_sheaves_rcu_count,
+    .rcu_done = us_sheaves_rcu_done,
     .flush_cpu = us_sheaves_flush_cpu,
     .shrink = us_sheaves_shrink,
     .cpu_offline = us_sheaves_cpu_offline,

@@ -83,9 +83,9 @@
     row(CMPXCHG_DOUBLE_FAIL, "cmpxchg_double_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \
         false, "exchange of a slab's freelist and counters lost a race")          \
     row(FREE_RCU_SHEAF, "free_rcu_sheaf", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
-        "frees after a grace period by way of a sheaf: there are none here, 0")                   \
+        "frees after a grace period whose object was kept in a sheaf")                            \
     row(FREE_RCU_SHEAF_FAIL, "free_rcu_sheaf_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \
-        false, "frees after a grace period that no sheaf could take: 0")                          \
+        false, "frees after a grace period that no sheaf could take: another node's, no memory")  \
     row(SHEAF_FLUSH, "sheaf_flush", US_OBJECTS_MOVED, US_FEEDS_NONE, US_FROM_STATS, false,        \
         "objects flushed from sheaves to slabs")                                                  \
     row(SHEAF_REFILL, "sheaf_refill", US_OBJECTS_MOVED, US_FEEDS_NONE, US_FROM_STATS, false,      \
@@ -124,6 +124,10 @@
         "pushed after a sheaf was flushed to slabs")                                              \
     row(FREE_OFF_NODE, "free_off_node", US_FREE_REMOTE, US_FREE_SLOW, US_FROM_STATS, true,        \
         "freed to a slab of another node than the CPU's")                                         \
+    row(FREE_RCU_BARN, "free_rcu_barn", US_FREE_SECOND_LEVEL, US_FEEDS_NONE, US_FROM_STATS, true, \
+        "freed after a grace period, in a full sheaf that went to the barn")                      \
+    row(FREE_RCU_FLUSHED, "free_rcu_flushed", US_FREE_SLOW, US_FEEDS_NONE, US_FROM_STATS, true,   \
+        "freed after a grace period, from a sheaf that was flushed to slabs")                     \
     row(SHRINK_SLAB, "shrink_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, true,             \
         "slab returned to the page provider by a shrink")                                         \
     row(CPU_FLUSH, "cpu_flush", US_FLUSH, US_FEEDS_NONE, US_FROM_STATS, true,                     \
@@ -255,6 +259,12 @@ void *us_sheaves_alloc_from(struct us_cache *c, struct us_sheaf *s); /* NULL = i
 /* At least n objects again; the sheaf may be another one then. False: not enough memory. */
 bool us_sheaves_refill_sheaf(struct us_cache *c, unsigned flags, struct us_sheaf **s, uint32_t n);
 void us_sheaves_return(struct us_cache *c, struct us_sheaf *s);
+
+/* ---- sheaves_rcu.c --------------------------------------------------------------------- */
+
+struct us_sheaf *us_sheaves_rcu_sheaf(struct us_cache *c, struct us_flight *f);
+void us_sheaves_rcu_count(struct us_cache *c, unsigned cpu, bool sheaf);
+void us_sheaves_rcu_done(struct us_cache *c, struct us_flight *f, struct us_sheaf *s, bool barn);
 
 /* ---- sheaves.c, sheaves_look.c, sheaves_tables.c --------------------------------------- */
 

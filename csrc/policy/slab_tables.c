@@ -113,19 +113,8 @@ static enum us_status set_shared(struct us_cache *c, struct us_flight *f, int64_
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-const struct us_tunable us_slabp_tunables[] = {
-#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) \
-    {name, unit, help, min, max, def, flags, NULL, get, set},
-    US_SLABP_TUNABLES(US_ROW)
-#undef US_ROW
-};
-
-const struct us_counter us_slabp_counters[] = {
-#define US_ROW(id, name, feeds, less, source, hidden, help) \
-    {name, help, feeds, less, source, hidden},
-    US_SLABP_COUNTERS(US_ROW)
-#undef US_ROW
-};
+const struct us_tunable us_slabp_tunables[] = {US_SLABP_TUNABLES(US_TUNABLE_ROW)};
+const struct us_counter us_slabp_counters[] = {US_SLABP_COUNTERS(US_COUNTER_ROW)};
 
 /* ---- geometry -------------------------------------------------------------------------------- */
 

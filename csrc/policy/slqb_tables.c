@@ -203,16 +203,5 @@ static int64_t get_remote(struct us_cache *c)
     return total;
 }
 
-const struct us_tunable us_slqb_tunables[] = {
-#define US_ROW(id, name, unit, min, max, def, flags, get, set, help) \
-    {name, unit, help, min, max, def, flags, NULL, get, set},
-    US_SLQB_TUNABLES(US_ROW)
-#undef US_ROW
-};
-
-const struct us_counter us_slqb_counters[] = {
-#define US_ROW(id, name, feeds, less, source, hidden, help) \
-    {name, help, feeds, less, source, hidden},
-    US_SLQB_COUNTERS(US_ROW)
-#undef US_ROW
-};
+const struct us_tunable us_slqb_tunables[] = {US_SLQB_TUNABLES(US_TUNABLE_ROW)};
+const struct us_counter us_slqb_counters[] = {US_SLQB_COUNTERS(US_COUNTER_ROW)};

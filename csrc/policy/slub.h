@@ -171,20 +171,6 @@ enum us_slub_counter {
     US_SLUB_NCOUNTERS = US_SLUB_DEFERRED_PARTIAL
 };
 
-/* One row of a table, as its struct; for the tables of the family. */
-#define US_SLUB_TUNABLE_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, \
-                            help_)                                                            \
-    {.name = name_,                                                                           \
-     .unit = unit_,                                                                           \
-     .help = help_,                                                                           \
-     .min = min_,                                                                             \
-     .max = max_,                                                                             \
-     .def = def_,                                                                             \
-     .flags = flags_,                                                                         \
-     .choices = choices_,                                                                     \
-     .get = get_,                                                                             \
-     .set = set_},
-
 /* What one slow allocation asks for. */
 struct us_slub_ask {
     struct us_cache *c;

@@ -118,6 +118,5 @@ static int64_t get_objects_cpu_partial(struct us_cache *c)
     return total;
 }
 
-const struct us_tunable us_slub_partial_tunables[] = {
-    US_SLUB_PARTIAL_TUNABLES(US_SLUB_TUNABLE_ROW)};
+const struct us_tunable us_slub_partial_tunables[] = {US_SLUB_PARTIAL_TUNABLES(US_CHOICE_ROW)};
 const struct us_counter us_slub_partial_counters[] = {US_SLUB_PARTIAL_COUNTERS(US_COUNTER_ROW)};

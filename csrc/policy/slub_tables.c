@@ -14,7 +14,7 @@ static const struct us_choice modes[] = {
     {NULL, 0},
 };
 
-const struct us_tunable us_slub_tunables[] = {US_SLUB_TUNABLES(US_SLUB_TUNABLE_ROW)};
-const struct us_tunable us_slub_thrash_tunables[] = {US_SLUB_THRASH_TUNABLES(US_SLUB_TUNABLE_ROW)};
+const struct us_tunable us_slub_tunables[] = {US_SLUB_TUNABLES(US_CHOICE_ROW)};
+const struct us_tunable us_slub_thrash_tunables[] = {US_SLUB_THRASH_TUNABLES(US_CHOICE_ROW)};
 const struct us_counter us_slub_counters[] = {US_SLUB_COUNTERS(US_COUNTER_ROW)};
 const struct us_counter us_slub_thrash_counters[] = {US_SLUB_THRASH_COUNTERS(US_COUNTER_ROW)};

@@ -144,7 +144,7 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
     struct us_allocator_options options;
     struct us_topology topology = {0};
     PyObject *machine, *cpu_node, *cpu_domain, *defaults, *model = Py_None;
-    unsigned long long memory, range, delay, seed;
+    unsigned long long memory, range, delay, rcu, seed;
     unsigned ndomain;
     int debug, merge;
 #ifdef US_MODEL
@@ -152,9 +152,9 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
     struct us_costs costs;
 #endif
     us_allocator_options_init(&options);
-    if (!PyArg_ParseTuple(args, "sOOOKKKIpKpO!|O:_create", &options.policy, &machine, &cpu_node,
-                          &cpu_domain, &memory, &range, &delay, &options.page_size, &debug, &seed,
-                          &merge, &PyList_Type, &defaults, &model))
+    if (!PyArg_ParseTuple(args, "sOOOKKKKIpKpO!|O:_create", &options.policy, &machine, &cpu_node,
+                          &cpu_domain, &memory, &range, &delay, &rcu, &options.page_size, &debug,
+                          &seed, &merge, &PyList_Type, &defaults, &model))
         return NULL;
 #ifdef US_MODEL
     if (!parse_model(model, &costs, &caches, &options))
@@ -168,6 +168,7 @@ static PyObject *allocator_create(PyObject *type_object, PyObject *args)
     options.memory = memory;
     options.address_range = range;
     options.purge_delay_ns = delay;
+    options.rcu_delay_ns = rcu;
     options.debug_f = debug;
     options.merge = merge;
     options.seed = seed;
@@ -393,6 +394,8 @@ static PyMethodDef allocator_methods[] = {
      METH_FASTCALL | METH_KEYWORDS,
      "krealloc($self, address, size, /, *, node=None, zero=False, thisnode=False)\n--\n\n"},
     {"kfree", us_py_allocator_kfree, METH_O, "kfree($self, address, /)\n--\n\n"},
+    {"kfree_rcu", us_py_allocator_kfree_rcu, METH_O, "kfree_rcu($self, address, /)\n--\n\n"},
+    {"rcu_barrier", us_py_allocator_rcu_barrier, METH_NOARGS, "rcu_barrier($self, /)\n--\n\n"},
     {"ksize", us_py_allocator_ksize, METH_O, "ksize($self, address, /)\n--\n\n"},
     {"shrink", us_py_allocator_shrink, METH_NOARGS, "shrink($self, /)\n--\n\n"},
     {"purge", us_py_allocator_purge, METH_NOARGS, "purge($self, /)\n--\n\n"},

@@ -150,6 +150,26 @@ static PyObject *cache_free(PyObject *op, PyObject *const *args, Py_ssize_t narg
     Py_RETURN_NONE;
 }
 
+static PyObject *cache_free_rcu(PyObject *op, PyObject *value)
+{
+    struct us_py_cache *self = (struct us_py_cache *)op;
+    struct us_py_call call;
+    struct us_error error;
+    uint64_t address;
+    if (Py_IS_TYPE(value, (PyTypeObject *)state_of(self)->object_type))
+        return us_py_object_free_rcu(self, value);
+    if (!us_py_address(value, &address))
+        return NULL;
+    struct us_cache *core = us_py_enter_cache(&call, self);
+    if (!core)
+        return NULL;
+    PyObject *result = Py_None;
+    if (us_cache_free_rcu(core, (void *)(uintptr_t)address, &error) != US_OK)
+        result = us_py_raise(state_of(self), &error, NULL);
+    us_py_leave(&call);
+    return Py_XNewRef(result);
+}
+
 /* What the benchmark compares the two with. */
 PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -323,6 +343,7 @@ static PyMethodDef cache_methods[] = {
      DOC_ONLY_SIGNATURE("alloc_address", ", /, *, node=None, zero=False, thisnode=False")},
     {"free", (PyCFunction)(void (*)(void))cache_free, METH_FASTCALL,
      DOC_ONLY_SIGNATURE("free", ", address, /")},
+    {"free_rcu", cache_free_rcu, METH_O, DOC_ONLY_SIGNATURE("free_rcu", ", what, /")},
     {"alloc", (PyCFunction)(void (*)(void))cache_alloc, METH_FASTCALL | METH_KEYWORDS,
      DOC_ONLY_SIGNATURE("alloc", ", /, *, node=None, zero=False, thisnode=False")},
     {"alloc_bulk", (PyCFunction)(void (*)(void))us_py_cache_alloc_bulk,

@@ -78,6 +78,8 @@ static void object_releasebuffer(PyObject *op, Py_buffer *view)
     count_export((struct object *)op, -1);
 }
 
+typedef enum us_status us_py_free_fn(struct us_cache *, void *, struct us_error *);
+
 /* ---- free ------------------------------------------------------------------------------------ */
 
 static PyObject *raise_freed_twice(struct object *self)
@@ -117,7 +119,7 @@ static bool claim(struct object *self)
     return false;
 }
 
-PyObject *us_py_object_free(PyObject *op)
+static PyObject *give_back(PyObject *op, us_py_free_fn *give)
 {
     struct object *self = (struct object *)op;
     struct us_py_call call;
@@ -127,13 +129,26 @@ PyObject *us_py_object_free(PyObject *op)
         return NULL;
     PyObject *result = NULL;
     if (claim(self)) {
-        if (us_cache_free_checked(core, self->address, &error) == US_OK)
+        if (give(core, self->address, &error) == US_OK)
             result = Py_NewRef(Py_None);
         else
-            us_py_raise_misuse(self->cache->allocator->state, &error);
+            us_py_raise(self->cache->allocator->state, &error, NULL);
     }
     us_py_leave(&call);
     return result;
+}
+
+PyObject *us_py_object_free(PyObject *op)
+{
+    return give_back(op, us_cache_free_checked);
+}
+
+PyObject *us_py_object_free_rcu(struct us_py_cache *cache, PyObject *op)
+{
+    struct object *self = (struct object *)op;
+    if (self->cache == cache)
+        return give_back(op, us_cache_free_rcu);
+    return PyErr_Format(PyExc_ValueError, "%R is no object of cache %U", op, cache->name);
 }
 
 static PyObject *object_free(PyObject *self, PyObject *unused)

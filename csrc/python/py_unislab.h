@@ -211,6 +211,8 @@ bool us_py_object_end_loan(PyObject *object);
 void us_py_warn_dropped(PyObject *handle, const char *format);
 /* Frees an owned Object once. */
 PyObject *us_py_object_free(PyObject *object);
+/* The same after a grace period, if it is of this cache. */
+PyObject *us_py_object_free_rcu(struct us_py_cache *cache, PyObject *object);
 PyObject *us_py_fastcall_nothing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* Method tables and specs by file. */
@@ -237,6 +239,8 @@ PyObject *us_py_allocator_kmalloc(PyObject *op, PyObject *const *args, Py_ssize_
 PyObject *us_py_allocator_krealloc(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                                    PyObject *kwnames);
 PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value);
+PyObject *us_py_allocator_kfree_rcu(PyObject *op, PyObject *value);
+PyObject *us_py_allocator_rcu_barrier(PyObject *self, PyObject *unused);
 PyObject *us_py_allocator_ksize(PyObject *op, PyObject *value);
 PyObject *us_py_allocator_shrink(PyObject *self, PyObject *unused);
 PyObject *us_py_allocator_purge(PyObject *self, PyObject *unused);

@@ -76,9 +76,10 @@ PyObject *us_py_allocator_krealloc(PyObject *op, PyObject *const *args, Py_ssize
     return result;
 }
 
-PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value)
+typedef enum us_status free_fn(struct us_allocator *, void *, struct us_error *);
+
+static PyObject *free_address(Allocator *self, PyObject *value, free_fn *give)
 {
-    Allocator *self = (Allocator *)op;
     struct us_py_call call;
     struct us_error error;
     uint64_t address;
@@ -88,10 +89,20 @@ PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value)
     if (!core)
         return NULL;
     PyObject *result = Py_None;
-    if (us_kfree_checked(core, (void *)(uintptr_t)address, &error) != US_OK)
-        result = us_py_raise_misuse(self->state, &error);
+    if (give(core, (void *)(uintptr_t)address, &error) != US_OK)
+        result = us_py_raise(self->state, &error, NULL);
     us_py_leave(&call);
     return Py_XNewRef(result);
+}
+
+PyObject *us_py_allocator_kfree(PyObject *op, PyObject *value)
+{
+    return free_address((Allocator *)op, value, us_kfree_checked);
+}
+
+PyObject *us_py_allocator_kfree_rcu(PyObject *op, PyObject *value)
+{
+    return free_address((Allocator *)op, value, us_kfree_rcu);
 }
 
 PyObject *us_py_allocator_ksize(PyObject *op, PyObject *value)
@@ -180,14 +191,32 @@ PyObject *us_py_allocator_purge(PyObject *self, PyObject *unused)
     return run(self, work_purge, 0);
 }
 
-PyObject *us_py_allocator_flush(PyObject *self, PyObject *unused)
+static PyObject *run_for_nothing(PyObject *self, uint64_t (*work)(struct us_allocator *, int64_t))
 {
-    (void)unused;
-    PyObject *result = run(self, work_flush, 0);
+    PyObject *result = run(self, work, 0);
     if (!result)
         return NULL;
     Py_DECREF(result);
     Py_RETURN_NONE;
+}
+
+PyObject *us_py_allocator_flush(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run_for_nothing(self, work_flush);
+}
+
+static uint64_t work_rcu_barrier(struct us_allocator *core, int64_t unused)
+{
+    (void)unused;
+    us_allocator_rcu_barrier(core);
+    return 0;
+}
+
+PyObject *us_py_allocator_rcu_barrier(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run_for_nothing(self, work_rcu_barrier);
 }
 
 PyObject *us_py_allocator_expire(PyObject *op, PyObject *args, PyObject *kwargs)

@@ -71,6 +71,8 @@ class Allocator(Kmalloc, Cpus, Views):
         Bytes of addresses to reserve; by default 64 GiB, or what the system grants.
     purge_delay : float or str
         Free pages go back to the system after this time.
+    rcu_delay : float or str
+        What a grace period of :meth:`Cache.free_rcu` takes, on the clock of :meth:`advance`.
     **tunables
         Defaults of the policy's tunables for every cache.
 
@@ -113,6 +115,7 @@ class Allocator(Kmalloc, Cpus, Views):
         seed: int = 0,
         address_range: int | str | None = None,
         purge_delay: float | str = "1 s",
+        rcu_delay: float | str = "10 ms",
         **tunables: int | str,
     ) -> Self:
         if not isinstance(policy, str):
@@ -139,6 +142,7 @@ class Allocator(Kmalloc, Cpus, Views):
             budget,
             0 if address_range is None else byte_count("address_range", address_range),
             parse_time(purge_delay),
+            parse_time(rcu_delay),
             0 if machine is None else machine.page_size,
             debug_f(debug),
             seed,
@@ -369,6 +373,25 @@ class Allocator(Kmalloc, Cpus, Views):
         >>> with us.Allocator() as alloc:
         ...     alloc.kfree(alloc.kmalloc(100))
         ...     alloc.flush()
+        """
+        raise NotImplementedError
+
+    def rcu_barrier(self) -> None:
+        """Free all that waits for a grace period: see :meth:`Cache.free_rcu`.
+
+        It does not wait for the clock, only until every call under way in the allocator has ended,
+        as an expedited grace period does. :meth:`flush`, :meth:`shrink` and :meth:`close` begin
+        with one.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator() as alloc:
+        ...     alloc.kfree_rcu(alloc.kmalloc(100))
+        ...     before = alloc.account()["live_objects"]
+        ...     alloc.rcu_barrier()
+        ...     before, alloc.account()["live_objects"]
+        (1, 0)
         """
         raise NotImplementedError
 

@@ -203,6 +203,43 @@ class Cache:
         """
         raise NotImplementedError
 
+    def free_rcu(self, what: int | Object, /) -> None:
+        """Free an object after a grace period, as the kernel's ``kfree_rcu`` does.
+
+        Until then it keeps its contents and counts as live. The allocator does not see who reads
+        objects, so a grace period is a time, ``Allocator(rcu_delay=...)``, on the clock of
+        :meth:`Allocator.advance`, and the end of every call that was under way: the object is freed
+        by the first ``advance`` (or turn of the reaper) after that, or by
+        :meth:`Allocator.rcu_barrier`, with which ``flush``, ``shrink``, ``destroy`` and ``close``
+        begin. It is counted as a free then. Policy ``sheaves`` keeps objects of the CPU's own node
+        in a sheaf of their own, which goes to the barn once it was full.
+
+        Parameters
+        ----------
+        what : int or Object
+            An address, 0 being ignored, or an owned object of this cache, which is dead from then
+            on.
+
+        Raises
+        ------
+        CorruptionError
+            As for :meth:`free`; with ``debug="F"`` also for what was given to free before.
+        BufferError
+            While a view of the object exists.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator(machine=us.Machine.grid(1, 1, 1), rcu_delay="1 ms") as alloc:
+        ...     cache = alloc.create_cache("pair", 16)
+        ...     cache.free_rcu(cache.alloc())
+        ...     waiting = len(cache.live())
+        ...     alloc.advance("1 ms")
+        ...     waiting, len(cache.live()), cache.stats().frees
+        (1, 0, 1)
+        """
+        raise NotImplementedError
+
     def alloc_bulk(
         self, n: int, /, *, node: int | None = None, zero: bool = False, thisnode: bool = False
     ) -> NDArray[np.uint64]:

@@ -117,6 +117,22 @@ class Kmalloc(AllocatorBase):
         """
         raise NotImplementedError
 
+    def kfree_rcu(self, address: int, /) -> None:
+        """Free what :meth:`kmalloc` returned, after a grace period; 0 is ignored.
+
+        See :meth:`Cache.free_rcu`.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> with us.Allocator() as alloc:
+        ...     alloc.kfree_rcu(alloc.kmalloc(10))
+        ...     alloc.advance("10 ms")
+        ...     alloc.account()["live_objects"]
+        0
+        """
+        raise NotImplementedError
+
     def ksize(self, address: int, /) -> int:
         """Usable bytes at an address that :meth:`kmalloc` returned.
 

@@ -22,6 +22,38 @@ SLAB = (
     "alienoverflow",
 )
 
+#: SLUB of 2.6.36, and the 26 counters of 3.2 to 6.17.
+SLUB = (
+    "alloc_fastpath",
+    "alloc_slowpath",
+    "free_fastpath",
+    "free_slowpath",
+    "free_frozen",
+    "free_add_partial",
+    "free_remove_partial",
+    "alloc_from_partial",
+    "alloc_slab",
+    "alloc_refill",
+    "free_slab",
+    "cpuslab_flush",
+    "deactivate_full",
+    "deactivate_empty",
+    "deactivate_to_head",
+    "deactivate_to_tail",
+    "deactivate_remote_frees",
+    "order_fallback",
+)
+SLUB_PARTIAL = (
+    *SLUB,
+    "alloc_node_mismatch",
+    "deactivate_bypass",
+    "cmpxchg_double_cpu_fail",
+    "cmpxchg_double_fail",
+    "cpu_partial_alloc",
+    "cpu_partial_free",
+    "cpu_partial_node",
+    "cpu_partial_drain",
+)
 UNIFIED = (
     "alloc_fastpath",
     "alloc_shared",

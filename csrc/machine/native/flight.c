@@ -17,6 +17,8 @@
 #include "machine/native/futex.h"
 #include "machine/native/rseq.h"
 
+#include <sched.h>
+
 /* Ends the count, and with the same addition tells how many byte locks were taken. */
 static void count_out(struct us_flight *f, uint64_t flight)
 {
@@ -240,6 +242,27 @@ void us_gate_open(struct us_flight *f)
     atomic_signal_fence(memory_order_seq_cst);
     t->gates--;
     t->flight = f->outer;
+}
+
+/* A CPU that has nobody in flight at one moment has nobody left who was before. One that is never
+ * found so is too busy for that: everybody stops then. */
+void us_flight_quiesce(struct us_machine *m)
+{
+    enum { MOST_LOOKS = 1000 };
+    struct us_flight f;
+
+    if (us_thread()->flight != NULL || us_thread()->frame != NULL)
+        return;
+    for (unsigned cpu = 0; cpu < m->ncpus; cpu++) {
+        for (unsigned looks = 0; us_cpu_flights(&m->cpu[cpu]) != 0; looks++) {
+            if (looks == MOST_LOOKS) {
+                us_gate_shut(m, &f);
+                us_gate_open(&f);
+                return;
+            }
+            sched_yield();
+        }
+    }
 }
 
 void us_gate_after_fork_child(struct us_machine *m)

@@ -24,10 +24,7 @@ US_INLINE int us_seq_pop(void **table, void **out)
 
     __asm__ volatile(
         US_SEQ_BEGIN("%[tries]", US_SEQ_MISS_CARRY)
-        US_SEQ_AT(US_SEQ_POP, US_SEQ_BEGUN)
-        "movslq %%fs:4(%[area]), %%rax\n\t"
-        "movq (%[table],%%rax,8), %%rax\n\t"
-        US_SEQ_AT(US_SEQ_POP, US_SEQ_LOADED)
+        US_SEQ_REGION(US_SEQ_POP)
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%edx\n\t"
         "andl $0x3fff, %%edx\n\t"
@@ -58,10 +55,7 @@ US_INLINE int us_seq_push(void **table, void *object)
     __asm__ volatile goto(
         "movl $" US_SEQ_TEXT(US_SEQ_TRIES) ", %%r9d\n\t"
         US_SEQ_BEGIN("%%r9d", US_SEQ_MISS_GOTO)
-        US_SEQ_AT(US_SEQ_PUSH, US_SEQ_BEGUN)
-        "movslq %%fs:4(%[area]), %%rax\n\t"
-        "movq (%[table],%%rax,8), %%rax\n\t"
-        US_SEQ_AT(US_SEQ_PUSH, US_SEQ_LOADED)
+        US_SEQ_REGION(US_SEQ_PUSH)
         "movq %[object], %%rdx\n\t"
         "subq 16(%%rax), %%rdx\n\t"
         "cmpq 24(%%rax), %%rdx\n\t"
@@ -150,19 +144,29 @@ _Static_assert(US_SEEN_KEEP == 0 && US_SEEN_COMMIT == 1 && US_SEEN_TOUCH == 2,
 
 #define US_BATCH_BEGIN US_SEQ_BEGIN("%[tries]", "movl $-1, %[done]\n\tjmp 6f")
 
-#define US_BATCH_OPERANDS(b, done, tries)     \
-    : [done] "=&r"(done), [tries] "+r"(tries)                          \
-    : [area] "r"(us_rseq_offset), [b] "r"(b)                           \
-    : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc"
+/* Body of a function of a batch: `text` finds what to move and moves it, then one store commits, and
+ * the result is in `moved`. */
+#define US_BATCH(batch, sequence, store, moved, text)                                     \
+    int tries = US_SEQ_TRIES, done;                                                       \
+                                                                                          \
+    __asm__ volatile(                                                                     \
+        US_BATCH_BEGIN                                                                    \
+        US_BATCH_REGION(sequence)                                                         \
+        text                                                                              \
+        US_SEQ_AT(sequence, US_SEQ_READY)                                                 \
+        store "\n"                                                                        \
+        US_SEQ_COMMITTED                                                                  \
+        "movl " moved ", %[done]\n\t"                                                     \
+        US_SEQ_END                                                                        \
+        : [done] "=&r"(done), [tries] "+r"(tries)                                         \
+        : [area] "r"(us_rseq_offset), [b] "r"(batch)                                      \
+        : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");   \
+    return done
 
 /* Up to n hottest into objects[], the hottest first; counted as pops. */
 US_INLINE int us_seq_take_hot(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_TAKE_HOT)
+    US_BATCH(b, US_SEQ_TAKE_HOT, "movq %%r9, (%%rax)", "%%r8d",
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%r8d\n\t"
         "andl $0x3fff, %%r8d\n\t" /* size */
@@ -190,24 +194,13 @@ US_INLINE int us_seq_take_hot(const struct us_batch *b)
         "movl $-3, %[done]\n\t"
         "cmpl $0, 44(%[b])\n\t"
         "je 6f\n"
-        "8:\n\t"
-        US_SEQ_AT(US_SEQ_TAKE_HOT, US_SEQ_READY)
-        "movq %%r9, (%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl %%r8d, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        "8:\n\t");
 }
 
 /* Up to n oldest into objects[], the oldest first; not counted as pops. */
 US_INLINE int us_seq_take_oldest(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_TAKE_OLDEST)
+    US_BATCH(b, US_SEQ_TAKE_OLDEST, "movq %%r9, (%%rax)", "%%r8d",
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%r8d\n\t"
         "andl $0x3fff, %%r8d\n\t" /* size */
@@ -239,24 +232,13 @@ US_INLINE int us_seq_take_oldest(const struct us_batch *b)
         "andl $0x3fff, %%ecx\n\t"
         "subl %%r8d, %%ecx\n\t"
         "orq %%rcx, %%r9\n\t"
-        US_BATCH_SEEN
-        US_SEQ_AT(US_SEQ_TAKE_OLDEST, US_SEQ_READY)
-        "movq %%r9, (%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl %%r8d, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        US_BATCH_SEEN);
 }
 
 /* As many of objects[0..n) as there is room for, in ring order; the first ones, or the last. */
 US_INLINE int us_seq_add(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_ADD)
+    US_BATCH(b, US_SEQ_ADD, "movq %%r9, (%%rax)", "%%edx",
         "movq 16(%[b]), %%rdx\n\t"
         "cmpq 16(%%rax), %%rdx\n\t"
         "jne 6f\n\t"
@@ -289,34 +271,16 @@ US_INLINE int us_seq_add(const struct us_batch *b)
         "movl %%r9d, %%edx\n\t"
         "movq %%r11, %%rcx\n\t"
         "leaq (%%rcx,%%rdx), %%r9\n\t"
-        US_BATCH_SEEN
-        US_SEQ_AT(US_SEQ_ADD, US_SEQ_READY)
-        "movq %%r9, (%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl %%edx, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        US_BATCH_SEEN);
 }
 
 /* Marks the ring touched, if it is of the node at b->base (the closed ring is of none). */
 US_INLINE int us_seq_touch(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_ADD)
+    US_BATCH(b, US_SEQ_ADD, "movq $-1, 32(%%rax)", "$1",
         "movq 16(%[b]), %%rdx\n\t"
         "cmpq 16(%%rax), %%rdx\n\t"
-        "jne 6f\n\t"
-        US_SEQ_AT(US_SEQ_ADD, US_SEQ_READY)
-        "movq $-1, 32(%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl $1, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        "jne 6f\n\t");
 }
 
 /* clang-format on */

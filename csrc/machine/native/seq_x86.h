@@ -100,6 +100,13 @@ extern volatile int us_inject[3 * US_SEQ_COUNT] __attribute__((visibility("hidde
 #define US_SEQ_MISS_CARRY "stc\n\tjmp 6f"
 #define US_SEQ_MISS_GOTO  "jmp %l[miss]"
 
+/* The CPU's region, in rax. */
+#define US_SEQ_REGION(sequence)               \
+    US_SEQ_AT(sequence, US_SEQ_BEGUN)         \
+    "movslq %%fs:4(%[area]), %%rax\n\t"       \
+    "movq (%[table],%%rax,8), %%rax\n\t"      \
+    US_SEQ_AT(sequence, US_SEQ_LOADED)
+
 #define US_SEQ_COMMITTED "2:\n\t"
 #define US_SEQ_END       "6:\n\t"
 

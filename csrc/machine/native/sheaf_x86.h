@@ -28,10 +28,7 @@ US_INLINE int us_seq_main_pop(void **table, void **out)
 
     __asm__ volatile(
         US_SEQ_BEGIN("%[tries]", US_SEQ_MISS_CARRY)
-        US_SEQ_AT(US_SEQ_MAIN_POP, US_SEQ_BEGUN)
-        "movslq %%fs:4(%[area]), %%rax\n\t"
-        "movq (%[table],%%rax,8), %%rax\n\t"
-        US_SEQ_AT(US_SEQ_MAIN_POP, US_SEQ_LOADED)
+        US_SEQ_REGION(US_SEQ_MAIN_POP)
         "movq (%%rax), %%rax\n\t"
         "movq (%%rax), %%rcx\n\t"
         "movl %%ecx, %%edx\n\t"
@@ -59,10 +56,7 @@ US_INLINE int us_seq_main_push(void **table, void *object)
     __asm__ volatile goto(
         "movl $" US_SEQ_TEXT(US_SEQ_TRIES) ", %%r8d\n\t"
         US_SEQ_BEGIN("%%r8d", US_SEQ_MISS_GOTO)
-        US_SEQ_AT(US_SEQ_MAIN_PUSH, US_SEQ_BEGUN)
-        "movslq %%fs:4(%[area]), %%rax\n\t"
-        "movq (%[table],%%rax,8), %%rax\n\t"
-        US_SEQ_AT(US_SEQ_MAIN_PUSH, US_SEQ_LOADED)
+        US_SEQ_REGION(US_SEQ_MAIN_PUSH)
         "movq %[object], %%rdx\n\t"
         "subq 32(%%rax), %%rdx\n\t"
         "cmpq 40(%%rax), %%rdx\n\t"
@@ -92,11 +86,7 @@ miss:
 /* Up to n hottest into objects[], as they lie; counted as pops. None when their count would wrap. */
 US_INLINE int us_seq_main_take(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_MAIN_TAKE)
+    US_BATCH(b, US_SEQ_MAIN_TAKE, "movq %%r9, (%%rax)", "%%r8d",
         "movq (%%rax), %%rax\n\t"
         "movq (%%rax), %%r9\n\t"
         "movl %%r9d, %%edx\n\t"
@@ -115,24 +105,13 @@ US_INLINE int us_seq_main_take(const struct us_batch *b)
         "shlq $28, %%rdx\n\t"
         "subq %%r8, %%rdx\n\t"
         "addq %%rdx, %%r9\n\t" /* so many pops more, objects less */
-        "jc 6f\n\t"
-        US_SEQ_AT(US_SEQ_MAIN_TAKE, US_SEQ_READY)
-        "movq %%r9, (%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl %%r8d, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        "jc 6f\n\t");
 }
 
 /* As many of objects[0..n) as there is room for, the first ones. */
 US_INLINE int us_seq_main_put(const struct us_batch *b)
 {
-    int tries = US_SEQ_TRIES, done;
-
-    __asm__ volatile(
-        US_BATCH_BEGIN
-        US_BATCH_REGION(US_SEQ_MAIN_PUT)
+    US_BATCH(b, US_SEQ_MAIN_PUT, "movq %%r9, (%%rax)", "%%r8d",
         "movq 16(%[b]), %%rdx\n\t"
         "cmpq 32(%%rax), %%rdx\n\t"
         "jne 6f\n\t"
@@ -152,14 +131,7 @@ US_INLINE int us_seq_main_put(const struct us_batch *b)
         "leaq 32(%%rax,%%rdx,8), %%rdi\n\t"
         "movq 8(%[b]), %%rsi\n\t"
         "rep movsq\n\t"
-        "addq %%r8, %%r9\n\t"
-        US_SEQ_AT(US_SEQ_MAIN_PUT, US_SEQ_READY)
-        "movq %%r9, (%%rax)\n"
-        US_SEQ_COMMITTED
-        "movl %%r8d, %[done]\n\t"
-        US_SEQ_END
-        US_BATCH_OPERANDS(b, done, tries));
-    return done;
+        "addq %%r8, %%r9\n\t");
 }
 
 /* ---- words ------------------------------------------------------------------------------------ */

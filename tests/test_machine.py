@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import unislab as us
+from unislab import cli
 from unislab.costs import COST_NAMES, LINE_BYTES
 
 pytestmark = pytest.mark.once
@@ -321,6 +323,59 @@ def test_probes_that_are_none(wrong: Any) -> None:
 
     with pytest.raises(ValueError, match="probe"):
         _native._probe(*wrong)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command ``unislab machine`` in this process: exit code, output, complaint."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["machine", *arguments])
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return call
+
+
+def test_the_command_lists_machines(command: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = command()
+    assert (code, err) == (0, "")
+    assert all(name in out for name in (*us.Machine.profiles(), "host"))
+    assert [row["machine"] for row in json.loads(command("--json")[1])] == [*SHAPES, "host"]
+
+
+def test_the_command_shows_one(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    made = us.Machine.dell_r910_2010()
+    code, out, _err = command("dell_r910_2010")
+    assert code == 0
+    assert all(source in out for source in made.costs.sources.values())
+    _code, text, _err = command("dell_r910_2010", "--json")
+    (tmp_path / "m.json").write_text(text)
+    assert us.Machine.from_json(tmp_path / "m.json") == made
+    assert command(str(tmp_path / "m.json"))[0] == 0
+
+
+def test_the_command_complains(command: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = command("pdp_11")
+    assert (code, out) == (2, "")
+    assert "pdp_11" in err and "amd_16core_2010" in err and err.count("\n") == 1
+    code, _out, err = command("amd_16core_2010", "--calibrate")
+    assert code == 2 and "--calibrate" in err
+
+
+def test_the_command_calibrates(
+    command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unislab import calibrate, host
+
+    monkeypatch.setattr(calibrate.Probe, "run", lambda probe: float(len(probe.key)))
+    monkeypatch.setattr(calibrate, "_provider_ns", lambda: 100.0)
+    code, out, _err = command("--calibrate", "--seconds", "0.01")
+    assert code == 0 and "measured: " in out
+    assert host.saved_path().is_file()
 
 
 def test_a_scripted_machine_has_no_probes() -> None:

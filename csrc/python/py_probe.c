@@ -40,8 +40,12 @@ static PyObject *probe(PyObject *module, PyObject *args)
     struct us_error error = {0};
     enum us_status status;
     double ns = 0;
-    Py_BEGIN_ALLOW_THREADS status = us_probe((enum us_probe)what, &place, &ns, &error);
-    Py_END_ALLOW_THREADS if (status == US_OK) return PyFloat_FromDouble(ns);
+
+    PyThreadState *thread = PyEval_SaveThread();
+    status = us_probe((enum us_probe)what, &place, &ns, &error);
+    PyEval_RestoreThread(thread);
+    if (status == US_OK)
+        return PyFloat_FromDouble(ns);
     PyErr_SetString(status == US_ENOMEM ? PyExc_MemoryError : PyExc_ValueError, error.text);
     return NULL;
 }

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from unislab._explain import percent
 from unislab.comparison import Comparison
+from unislab.machine import Machine
 from unislab.result import Result, duration
 from unislab.sizes import format_size
 
@@ -26,6 +27,7 @@ __all__ = [
     "show_counters",
     "show_description",
     "show_frame",
+    "show_machine",
     "show_pairs",
     "show_result",
     "show_tunables",
@@ -266,6 +268,21 @@ def _show_paragraphs(heads: Sequence[str], rows: Sequence[Sequence[str]], out: C
         ]
         out.print(Padding(Text(", ".join([row[0], *facts])), (0, 0, 0, 1)))
         out.print(Padding(Text(row[-1]), (0, 0, 0, 5)))
+
+
+def show_machine(machine: Machine, out: Console) -> None:
+    """Shape, clock and caches, then each cost with its source."""
+    caches = repr(machine.caches)[9:-1]
+    about = f"{repr(machine)[9:-1]}; {machine.clock_ghz:.4g} GHz, smt {machine.smt}; {caches}"
+    out.print(about, soft_wrap=not out.is_terminal)
+    if machine.notes:
+        out.print(machine.notes, soft_wrap=not out.is_terminal)
+    rows = [
+        [name, f"{value:,.4g}", unit, text, source]
+        for name, value, unit, text, source in machine.costs.rows()
+    ]
+    heads = ["cost", "value", "unit", "of what", "source"]
+    _show_wrapped(heads, rows, out, left=(0, 2, 3, 4))
 
 
 def show_pairs(heads: tuple[str, str], pairs: Mapping[str, str], out: Console) -> None:

@@ -533,6 +533,50 @@ def policies(explain: str | None, as_json: bool) -> None:
     _tables.show_pairs(("policy", "what it is"), titles, _tables.console())
 
 
+@cli.command()
+@click.argument("name", metavar="NAME|FILE", required=False)
+@click.option("--calibrate", is_flag=True, help="Measure this machine and keep its costs.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=10,
+    show_default=True,
+    help="How long to measure.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def machine(name: str | None, calibrate: bool, seconds: float, as_json: bool) -> None:
+    """Known machines, or one of them with the source of each cost.
+
+    NAME is one of the list, "host" for this machine, or a file that Machine.to_json wrote.
+    """
+    import unislab as us
+    from unislab import _machine_json, _tables
+    from unislab.profiles import PROFILES
+
+    if calibrate and name not in (None, "host"):
+        raise click.UsageError(f"--calibrate measures this machine, it cannot measure {name}")
+    if name is None and not calibrate:
+        titles = {known: make().title for known, make in PROFILES.items()}
+        titles["host"] = "this machine" + (
+            "" if us.Machine.host().name == "host" else ", not calibrated: --calibrate measures it"
+        )
+        if as_json:
+            _print_json([{"machine": known, "title": title} for known, title in titles.items()])
+        else:
+            _tables.show_pairs(("machine", "what it is"), titles, _tables.console())
+        return
+    if calibrate:
+        shown = us.Machine.calibrate(seconds=seconds)
+    elif name is not None and os.path.isfile(name):
+        shown = us.Machine.from_json(name)
+    else:
+        shown = _checked(partial(us.Machine.profile, str(name)))
+    if as_json:
+        _print_json(_machine_json.record(shown))
+    else:
+        _tables.show_machine(shown, _tables.console())
+
+
 def _explain(policy: str, as_json: bool) -> None:
     from unislab import _tables
     from unislab.inspect import policy_counters, policy_title, policy_tunables

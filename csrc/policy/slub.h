@@ -46,19 +46,19 @@ enum us_slub_mode { US_SLUB_OFF, US_SLUB_RATIO, US_SLUB_MOSTFREE };
         NULL, NULL, us_slub_set_defrag_ratio,                                                     \
         "how often other nodes' partial slabs are tried before a new slab")                       \
     row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, -1, 0,                                     \
-        NULL, us_slub_get_order, us_slub_set_order,                                               \
+        NULL, us_shape_order, us_slub_set_order,                                                  \
         "order of future slabs, within min_order and max_order")                                  \
     row(OBJS_PER_SLAB, "objs_per_slab", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        NULL, us_slub_get_objs_per_slab, NULL,                                                    \
+        NULL, us_shape_objects, NULL,                                                             \
         "objects of a slab of the preferred order")                                               \
     row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                          \
-        NULL, us_slub_get_slab_size, NULL,                                                        \
+        NULL, us_shape_stride, NULL,                                                              \
         "stride of an object, padding and link included")                                         \
     row(OBJECT_SIZE, "object_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                      \
-        NULL, us_slub_get_object_size, NULL,                                                      \
+        NULL, us_shape_size, NULL,                                                                \
         "bytes asked for")                                                                        \
     row(ALIGN, "align", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                                  \
-        NULL, us_slub_get_align, NULL,                                                            \
+        NULL, us_shape_align, NULL,                                                               \
         "alignment of an object")                                                                 \
     row(PARTIAL, "partial", "slabs", 0, INT64_MAX, 0, US_T_READONLY,                              \
         NULL, us_slub_get_partial, NULL,                                                          \
@@ -67,10 +67,10 @@ enum us_slub_mode { US_SLUB_OFF, US_SLUB_RATIO, US_SLUB_MOSTFREE };
         NULL, us_slub_get_cpu_slabs, NULL,                                                        \
         "slabs owned by CPUs")                                                                    \
     row(SLABS, "slabs", "slabs", 0, INT64_MAX, 0, US_T_READONLY,                                  \
-        NULL, us_slub_get_slabs, NULL,                                                            \
+        NULL, us_shape_slabs, NULL,                                                               \
         "slabs of the cache")                                                                     \
     row(TOTAL_OBJECTS, "total_objects", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        NULL, us_slub_get_total_objects, NULL,                                                    \
+        NULL, us_shape_total_objects, NULL,                                                       \
         "objects that all slabs can hold")
 
 /* The first rows differ by policy, not in number and order. */
@@ -260,15 +260,8 @@ enum us_status us_slub_set_prefetch(struct us_cache *c, struct us_flight *f, int
                                     struct us_error *e);
 enum us_status us_slub_set_order(struct us_cache *c, struct us_flight *f, int64_t value,
                                  struct us_error *e);
-int64_t us_slub_get_order(struct us_cache *c);
-int64_t us_slub_get_objs_per_slab(struct us_cache *c);
-int64_t us_slub_get_slab_size(struct us_cache *c);
-int64_t us_slub_get_object_size(struct us_cache *c);
-int64_t us_slub_get_align(struct us_cache *c);
 int64_t us_slub_get_partial(struct us_cache *c);
 int64_t us_slub_get_cpu_slabs(struct us_cache *c);
-int64_t us_slub_get_slabs(struct us_cache *c);
-int64_t us_slub_get_total_objects(struct us_cache *c);
 enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e);
 void us_slub_visit(struct us_cache *c, const struct us_visitor *v);
 

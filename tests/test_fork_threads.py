@@ -359,3 +359,64 @@ def test_fork_while_another_thread_imports_what_it_needs(policy: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", textwrap.dedent(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_imported_when_needed_brings_no_half_of_a_hook() -> None:
+    """os.register_at_fork: the halves before and after a fork run only if registered by then.
+
+    A fork waits for an import under way, so nothing that such an import runs may register a lock
+    that is taken before forks and released after them: it would be released without being taken.
+    """
+    source = """
+        import os
+        import unislab
+
+        register, late = os.register_at_fork, []
+        def registered(**hooks):
+            late.extend(hooks.keys() & {"before", "after_in_parent"})
+            register(**hooks)
+        os.register_at_fork = registered
+        import numpy
+        import pandas
+        assert not late, late
+    """
+    command = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["numpy", "pandas"])
+def test_a_fork_waits_for_an_import_that_logs(name: str) -> None:
+    """The import wants the lock of logging, which a fork holds: the wait comes before the lock."""
+    source = f"""
+        import os, sys, threading, types
+        import unislab as us
+        import logging, importlib.machinery, importlib.abc
+
+        begun = threading.Event()
+        class Slow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+            def find_spec(self, name, path, target=None):
+                return importlib.machinery.ModuleSpec(name, self) if name == {name!r} else None
+            def create_module(self, spec):
+                return None
+            def exec_module(self, module):
+                begun.set()
+                forking.wait()
+                for i in range(2000):
+                    logging.getLogger(f"made{{i}}")  # takes the lock
+        sys.meta_path.insert(0, Slow())
+        forking = threading.Event()
+        thread = threading.Thread(target=__import__, args=({name!r},), daemon=True)
+        thread.start()
+        begun.wait()
+        os.register_at_fork(before=forking.set)  # the newest runs first
+        pid = os.fork()
+        if pid == 0:
+            __import__({name!r})
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        thread.join()
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

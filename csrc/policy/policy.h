@@ -50,6 +50,16 @@ struct us_counter {
     bool hidden; /* only there to feed common counters */
 };
 
+/* shape.c: what the rows order, objs_per_slab, slab_size, object_size, align, slabs and
+ * total_objects of several policies show. */
+int64_t us_shape_order(struct us_cache *c);
+int64_t us_shape_objects(struct us_cache *c);
+int64_t us_shape_stride(struct us_cache *c);
+int64_t us_shape_size(struct us_cache *c);
+int64_t us_shape_align(struct us_cache *c);
+int64_t us_shape_slabs(struct us_cache *c);
+int64_t us_shape_total_objects(struct us_cache *c);
+
 /* A row of a table of tunables (with choices, and without) or counters, as its struct. */
 #define US_CHOICE_ROW(id, name_, unit_, min_, max_, def_, flags_, choices_, get_, set_, help_) \
     {.name = name_,                                                                            \

@@ -37,24 +37,24 @@
         "0 = sheaves serve what they have; bulk calls and prefilled sheaves never look")          \
     row(CPU_PARTIAL, "cpu_partial", "objects", 0, 0, 0, 0, NULL, NULL,                            \
         "there are no per-CPU partial lists any more: only 0 is accepted")                        \
-    row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, get_order, NULL,         \
+    row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, us_shape_order, NULL,    \
         "order of a slab")                                                                        \
     row(OBJS_PER_SLAB, "objs_per_slab", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        get_objs_per_slab, NULL, "objects of a slab of that order")                               \
-    row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY, get_slab_size, NULL,     \
+        us_shape_objects, NULL, "objects of a slab of that order")                                \
+    row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY, us_shape_stride, NULL,   \
         "stride of an object, padding and link included")                                         \
     row(OBJECT_SIZE, "object_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                      \
-        get_object_size, NULL, "bytes asked for")                                                 \
-    row(ALIGN, "align", "bytes", 0, INT64_MAX, 0, US_T_READONLY, get_align, NULL,                 \
+        us_shape_size, NULL, "bytes asked for")                                                   \
+    row(ALIGN, "align", "bytes", 0, INT64_MAX, 0, US_T_READONLY, us_shape_align, NULL,            \
         "alignment of an object")                                                                 \
     row(PARTIAL, "partial", "slabs", 0, INT64_MAX, 0, US_T_READONLY, get_partial, NULL,           \
         "slabs on partial lists of nodes")                                                        \
     row(CPU_SLABS, "cpu_slabs", "slabs", 0, INT64_MAX, 0, US_T_READONLY, get_cpu_slabs, NULL,     \
         "slabs owned by CPUs: none")                                                              \
-    row(SLABS, "slabs", "slabs", 0, INT64_MAX, 0, US_T_READONLY, get_slabs, NULL,                 \
+    row(SLABS, "slabs", "slabs", 0, INT64_MAX, 0, US_T_READONLY, us_shape_slabs, NULL,            \
         "slabs of the cache")                                                                     \
     row(TOTAL_OBJECTS, "total_objects", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        get_total_objects, NULL, "objects that all slabs can hold")
+        us_shape_total_objects, NULL, "objects that all slabs can hold")
 
 /* row: id, name, feeds, less, source, hidden, help
  * A row that takes something off another one is counted before what it is taken from, and read
@@ -81,7 +81,7 @@
     row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
         "preferred order refused, smallest order used")                                           \
     row(CMPXCHG_DOUBLE_FAIL, "cmpxchg_double_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \
-        false, "exchange of a slab's freelist and counters lost a race")          \
+        false, "exchange of a slab's freelist and counters lost a race")                          \
     row(FREE_RCU_SHEAF, "free_rcu_sheaf", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
         "frees after a grace period whose object was kept in a sheaf")                            \
     row(FREE_RCU_SHEAF_FAIL, "free_rcu_sheaf_fail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \

@@ -134,17 +134,10 @@ static enum us_status set_defrag_ratio(struct us_cache *c, struct us_flight *f, 
     return US_OK;
 }
 
-#define GETTER(name, value)                 \
-    static int64_t name(struct us_cache *c) \
-    {                                       \
-        return (int64_t)(value);            \
-    }
-GETTER(get_sheaf_capacity, us_sheaves_of(c)->capacity)
-GETTER(get_order, c->geometry.order)
-GETTER(get_objs_per_slab, c->geometry.objects)
-GETTER(get_slab_size, c->geometry.stride)
-GETTER(get_object_size, c->size)
-GETTER(get_align, c->geometry.align)
+static int64_t get_sheaf_capacity(struct us_cache *c)
+{
+    return us_sheaves_of(c)->capacity;
+}
 
 static int64_t get_cpu_slabs(struct us_cache *c)
 {
@@ -161,9 +154,6 @@ static int64_t get_partial(struct us_cache *c)
         total += us_partial_length(&us_sheaves_of(c)->node[n]);
     return (int64_t)total;
 }
-
-GETTER(get_slabs, us_sum_of_nodes(c, c->nr_slabs))
-GETTER(get_total_objects, us_sum_of_nodes(c, c->nr_objects))
 
 const struct us_tunable us_sheaves_tunables[] = {US_SHEAVES_TUNABLES(US_TUNABLE_ROW)};
 const struct us_counter us_sheaves_counters[] = {US_SHEAVES_COUNTERS(US_COUNTER_ROW)};

@@ -22,11 +22,11 @@
         "smallest order of a slab")                                                               \
     row(MIN_OBJECTS, "slqb_min_objects", "objects", 1, 65535, 1, US_T_CREATE, NULL, NULL,         \
         "objects a slab should hold at least")                                                    \
-    row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, get_order, NULL,         \
+    row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_READONLY, us_shape_order, NULL,    \
         "order of a slab")                                                                        \
     row(OBJS_PER_SLAB, "objs_per_slab", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        get_objs_per_slab, NULL, "objects of a slab")                                             \
-    row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY, get_slab_size, NULL,     \
+        us_shape_objects, NULL, "objects of a slab")                                              \
+    row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY, us_shape_stride, NULL,   \
         "stride of an object, padding and link included")                                         \
     row(PARTIAL, "partial", "slabs", 0, INT64_MAX, 0, US_T_READONLY, get_partial, NULL,           \
         "slabs on partial lists of CPUs and nodes")                                               \

@@ -135,21 +135,6 @@ static enum us_status set_freebatch(struct us_cache *c, struct us_flight *f, int
     return US_OK;
 }
 
-static int64_t get_order(struct us_cache *c)
-{
-    return c->geometry.order;
-}
-
-static int64_t get_objs_per_slab(struct us_cache *c)
-{
-    return c->geometry.objects;
-}
-
-static int64_t get_slab_size(struct us_cache *c)
-{
-    return (int64_t)c->geometry.stride;
-}
-
 /* The sum over all lists of what `of` tells. */
 static int64_t sum(const struct us_cache *c, uint64_t (*of)(const struct us_slqb_list *l))
 {

@@ -46,19 +46,19 @@ enum us_slub_mode { US_SLUB_OFF, US_SLUB_RATIO, US_SLUB_MOSTFREE };
         NULL, NULL, us_slub_set_defrag_ratio,                                                     \
         "how often other nodes' partial slabs are tried before a new slab")                       \
     row(ORDER, "order", "log2 pages", 0, US_MAX_ORDER, -1, 0,                                     \
-        NULL, us_slub_get_order, us_slub_set_order,                                               \
+        NULL, us_shape_order, us_slub_set_order,                                                  \
         "order of future slabs, within min_order and max_order")                                  \
     row(OBJS_PER_SLAB, "objs_per_slab", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        NULL, us_slub_get_objs_per_slab, NULL,                                                    \
+        NULL, us_shape_objects, NULL,                                                             \
         "objects of a slab of the preferred order")                                               \
     row(SLAB_SIZE, "slab_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                          \
-        NULL, us_slub_get_slab_size, NULL,                                                        \
+        NULL, us_shape_stride, NULL,                                                              \
         "stride of an object, padding and link included")                                         \
     row(OBJECT_SIZE, "object_size", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                      \
-        NULL, us_slub_get_object_size, NULL,                                                      \
+        NULL, us_shape_size, NULL,                                                                \
         "bytes asked for")                                                                        \
     row(ALIGN, "align", "bytes", 0, INT64_MAX, 0, US_T_READONLY,                                  \
-        NULL, us_slub_get_align, NULL,                                                            \
+        NULL, us_shape_align, NULL,                                                               \
         "alignment of an object")                                                                 \
     row(PARTIAL, "partial", "slabs", 0, INT64_MAX, 0, US_T_READONLY,                              \
         NULL, us_slub_get_partial, NULL,                                                          \
@@ -67,10 +67,10 @@ enum us_slub_mode { US_SLUB_OFF, US_SLUB_RATIO, US_SLUB_MOSTFREE };
         NULL, us_slub_get_cpu_slabs, NULL,                                                        \
         "slabs owned by CPUs")                                                                    \
     row(SLABS, "slabs", "slabs", 0, INT64_MAX, 0, US_T_READONLY,                                  \
-        NULL, us_slub_get_slabs, NULL,                                                            \
+        NULL, us_shape_slabs, NULL,                                                               \
         "slabs of the cache")                                                                     \
     row(TOTAL_OBJECTS, "total_objects", "objects", 0, INT64_MAX, 0, US_T_READONLY,                \
-        NULL, us_slub_get_total_objects, NULL,                                                    \
+        NULL, us_shape_total_objects, NULL,                                                       \
         "objects that all slabs can hold")
 
 /* The first rows differ by policy, not in number and order. */
@@ -109,7 +109,29 @@ enum us_slub_tunable {
 
 /* clang-format off */
 
-/* row: id, name, feeds, less, source, hidden, help */
+/* row: id, name, feeds, less, source, hidden, help. These are rows of slub-partial, too. */
+#define US_SLUB_GIVEN_UP_COUNTERS(row)                                                            \
+    row(FREE_SLAB, "free_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, false,                \
+        "slab returned to the page provider by a free or a deactivation")                         \
+    row(CPUSLAB_FLUSH, "cpuslab_flush", US_FLUSH, US_FEEDS_NONE, US_FROM_STATS, false,            \
+        "CPU slab given up by a flush, or because another was installed meanwhile")               \
+    row(DEACTIVATE_FULL, "deactivate_full", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,   \
+        "deactivated CPU slab had no free object")
+
+#define US_SLUB_DEACTIVATED_COUNTERS(row)                                                         \
+    row(DEACTIVATE_TO_HEAD, "deactivate_to_head", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
+        false, "deactivated CPU slab went to the head of its node's list")                        \
+    row(DEACTIVATE_TO_TAIL, "deactivate_to_tail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
+        false, "deactivated CPU slab went to the tail of its node's list")                        \
+    row(DEACTIVATE_REMOTE_FREES, "deactivate_remote_frees", US_FEEDS_NONE, US_FEEDS_NONE,         \
+        US_FROM_STATS, false, "deactivated CPU slab had objects on its own freelist")
+
+#define US_SLUB_HIDDEN_COUNTERS(row)                                                              \
+    row(SHRINK_SLAB, "shrink_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, true,             \
+        "slab returned to the page provider by shrink")                                           \
+    row(MOVED, "moved", US_OBJECTS_MOVED, US_FEEDS_NONE, US_FROM_STATS, true,                     \
+        "objects moved between a slab's own freelist and a CPU's")
+
 #define US_SLUB_COUNTERS(row)                                                                     \
     row(ALLOC_FASTPATH, "alloc_fastpath", US_ALLOC_FAST, US_FEEDS_NONE, US_FROM_POPS, false,      \
         "popped from the CPU's freelist")                                                         \
@@ -131,30 +153,17 @@ enum us_slub_tunable {
         "slab obtained from the page provider")                                                   \
     row(ALLOC_REFILL, "alloc_refill", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,         \
         "slow path found an own CPU slab of the right node, even if that proved empty")           \
-    row(FREE_SLAB, "free_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, false,                \
-        "slab returned to the page provider by a free or a deactivation")                         \
-    row(CPUSLAB_FLUSH, "cpuslab_flush", US_FLUSH, US_FEEDS_NONE, US_FROM_STATS, false,            \
-        "CPU slab given up by a flush, or because another was installed meanwhile")               \
-    row(DEACTIVATE_FULL, "deactivate_full", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,   \
-        "deactivated CPU slab had no free object")                                                \
+    US_SLUB_GIVEN_UP_COUNTERS(row)                                                                \
     row(DEACTIVATE_EMPTY, "deactivate_empty", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false, \
         "deactivated CPU slab had no object in use")                                              \
-    row(DEACTIVATE_TO_HEAD, "deactivate_to_head", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
-        false, "deactivated CPU slab went to the head of its node's list")                        \
-    row(DEACTIVATE_TO_TAIL, "deactivate_to_tail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
-        false, "deactivated CPU slab went to the tail of its node's list")                        \
-    row(DEACTIVATE_REMOTE_FREES, "deactivate_remote_frees", US_FEEDS_NONE, US_FEEDS_NONE,         \
-        US_FROM_STATS, false, "deactivated CPU slab had objects on its own freelist")             \
+    US_SLUB_DEACTIVATED_COUNTERS(row)                                                             \
     row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
         "preferred order refused, smallest order used")                                           \
     row(ALLOC_OFF_NODE, "alloc_off_node", US_ALLOC_REMOTE, US_ALLOC_SLOW, US_FROM_STATS, true,    \
         "slow allocation from a slab of another node than the CPU's")                             \
     row(FREE_OFF_NODE, "free_off_node", US_FREE_REMOTE, US_FREE_SLOW, US_FROM_STATS, true,        \
         "slow free to a slab of another node than the CPU's")                                     \
-    row(SHRINK_SLAB, "shrink_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, true,             \
-        "slab returned to the page provider by shrink")                                           \
-    row(MOVED, "moved", US_OBJECTS_MOVED, US_FEEDS_NONE, US_FROM_STATS, true,                     \
-        "objects moved between a slab's own freelist and a CPU's")
+    US_SLUB_HIDDEN_COUNTERS(row)
 
 #define US_SLUB_THRASH_COUNTERS(row)                                                              \
     US_SLUB_COUNTERS(row)                                                                         \
@@ -260,15 +269,8 @@ enum us_status us_slub_set_prefetch(struct us_cache *c, struct us_flight *f, int
                                     struct us_error *e);
 enum us_status us_slub_set_order(struct us_cache *c, struct us_flight *f, int64_t value,
                                  struct us_error *e);
-int64_t us_slub_get_order(struct us_cache *c);
-int64_t us_slub_get_objs_per_slab(struct us_cache *c);
-int64_t us_slub_get_slab_size(struct us_cache *c);
-int64_t us_slub_get_object_size(struct us_cache *c);
-int64_t us_slub_get_align(struct us_cache *c);
 int64_t us_slub_get_partial(struct us_cache *c);
 int64_t us_slub_get_cpu_slabs(struct us_cache *c);
-int64_t us_slub_get_slabs(struct us_cache *c);
-int64_t us_slub_get_total_objects(struct us_cache *c);
 enum us_status us_slub_geometry(struct us_cache *c, struct us_error *e);
 void us_slub_visit(struct us_cache *c, const struct us_visitor *v);
 

@@ -72,20 +72,10 @@ _Static_assert((int)US_SLUB_PARTIAL_T_TOTAL_OBJECTS == (int)US_SLUB_T_TOTAL_OBJE
         "slow path took over the own freelist of a slab of the CPU")                              \
     row(ALLOC_NODE_MISMATCH, "alloc_node_mismatch", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,  \
         false, "CPU slab is of another node than asked for, and was deactivated")                 \
-    row(FREE_SLAB, "free_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, false,                \
-        "slab returned to the page provider by a free or a deactivation")                         \
-    row(CPUSLAB_FLUSH, "cpuslab_flush", US_FLUSH, US_FEEDS_NONE, US_FROM_STATS, false,            \
-        "CPU slab given up by a flush, or because another was installed meanwhile")               \
-    row(DEACTIVATE_FULL, "deactivate_full", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,   \
-        "deactivated CPU slab had no free object")                                                \
+    US_SLUB_GIVEN_UP_COUNTERS(row)                                                                \
     row(DEACTIVATE_EMPTY, "deactivate_empty", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false, \
         "deactivated or drained slab had no object in use and was released")                      \
-    row(DEACTIVATE_TO_HEAD, "deactivate_to_head", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
-        false, "deactivated CPU slab went to the head of its node's list")                        \
-    row(DEACTIVATE_TO_TAIL, "deactivate_to_tail", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,    \
-        false, "deactivated CPU slab went to the tail of its node's list")                        \
-    row(DEACTIVATE_REMOTE_FREES, "deactivate_remote_frees", US_FEEDS_NONE, US_FEEDS_NONE,         \
-        US_FROM_STATS, false, "deactivated CPU slab had objects on its own freelist")             \
+    US_SLUB_DEACTIVATED_COUNTERS(row)                                                             \
     row(DEACTIVATE_BYPASS, "deactivate_bypass", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS,      \
         false, "CPU slab proved full and was dropped without more work")                          \
     row(ORDER_FALLBACK, "order_fallback", US_FEEDS_NONE, US_FEEDS_NONE, US_FROM_STATS, false,     \
@@ -113,10 +103,7 @@ _Static_assert((int)US_SLUB_PARTIAL_T_TOTAL_OBJECTS == (int)US_SLUB_T_TOTAL_OBJE
         "object put back to a slab of the CPU's node")                                            \
     row(TO_OTHER_NODE, "to_other_node", US_FREE_REMOTE, US_FEEDS_NONE, US_FROM_STATS, true,       \
         "object put back to a slab of another node")                                              \
-    row(SHRINK_SLAB, "shrink_slab", US_SLAB_FREE, US_FEEDS_NONE, US_FROM_STATS, true,             \
-        "slab returned to the page provider by shrink")                                           \
-    row(MOVED, "moved", US_OBJECTS_MOVED, US_FEEDS_NONE, US_FROM_STATS, true,                     \
-        "objects moved between a slab's own freelist and a CPU's")
+    US_SLUB_HIDDEN_COUNTERS(row)
 
 /* clang-format on */
 

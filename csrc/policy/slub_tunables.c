@@ -270,31 +270,6 @@ enum us_status us_slub_set_order(struct us_cache *c, struct us_flight *f, int64_
     return status;
 }
 
-int64_t us_slub_get_order(struct us_cache *c)
-{
-    return c->geometry.order;
-}
-
-int64_t us_slub_get_objs_per_slab(struct us_cache *c)
-{
-    return c->geometry.objects;
-}
-
-int64_t us_slub_get_slab_size(struct us_cache *c)
-{
-    return (int64_t)c->geometry.stride;
-}
-
-int64_t us_slub_get_object_size(struct us_cache *c)
-{
-    return (int64_t)c->size;
-}
-
-int64_t us_slub_get_align(struct us_cache *c)
-{
-    return (int64_t)c->geometry.align;
-}
-
 int64_t us_slub_get_partial(struct us_cache *c)
 {
     const struct us_slub *st = us_slub_of(c);
@@ -325,14 +300,4 @@ int64_t us_slub_get_cpu_slabs(struct us_cache *c)
     for (cpu = 0; cpu < c->machine->ncpus; cpu++)
         total += cpu_slabs(c, cpu);
     return total;
-}
-
-int64_t us_slub_get_slabs(struct us_cache *c)
-{
-    return us_sum_of_nodes(c, c->nr_slabs);
-}
-
-int64_t us_slub_get_total_objects(struct us_cache *c)
-{
-    return us_sum_of_nodes(c, c->nr_objects);
 }

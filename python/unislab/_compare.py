@@ -179,11 +179,11 @@ def compare(
                 harness=harness,
                 repeats=(*warm, last) if timed else (),
                 tunables=entry.tunables if entry else {},
-                marks=c.marks if "marks" in counts else None,
-                elapsed=None if timed else c.elapsed,
-                explanation=c.explanation,
+                marks=c.marks if isinstance(c, PolicyContestant) and "marks" in counts else None,
+                elapsed=c.elapsed if isinstance(c, PolicyContestant) and not timed else None,
+                explanation=c.explanation if isinstance(c, PolicyContestant) else None,
             )
-            if not timed:
+            if isinstance(c, PolicyContestant) and not timed:
                 check_lasted(workload, c, duration_ns)
                 passes[c.name] = [[c.elapsed / c.marks if c.marks else c.elapsed]]
     medians = {n: [statistics.median(chunk) for chunk in chunks] for n, chunks in passes.items()}

@@ -220,11 +220,12 @@ struct us_allocator *us_allocator_create(const struct us_allocator_options *opti
     policy = find_policy(options->policy, error);
     if (!policy)
         return NULL;
-    a = calloc(1, sizeof(*a));
+    a = aligned_alloc(US_LINE, (sizeof(*a) + US_LINE - 1) / US_LINE * US_LINE);
     if (!a) {
         us_error_fill(error, US_ENOMEM, "no memory for an allocator");
         return NULL;
     }
+    memset(a, 0, sizeof(*a));
     a->policy = policy;
     a->debug_f = options->debug_f;
     a->merge = options->merge;

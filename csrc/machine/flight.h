@@ -35,6 +35,9 @@ struct us_flight {
     bool gate;               /* the one that shut the gate */
     unsigned round;          /* 1 + the CPU whose round this is (local.h), 0 = none */
     unsigned round_modes;    /* bits of enum us_mode: regions closed in it since its last fence */
+#ifdef US_MODEL
+    enum us_phase before; /* what the time went to when it began */
+#endif
 };
 
 void us_flight_enter(struct us_machine *machine, struct us_flight *flight);

@@ -22,11 +22,16 @@
 #include "machine/native/rseq.h"
 #endif
 
+/* What one operation runs in its sequence and around it, counted in native/rseq_slow.c's compiled
+ * form; of a batch's objects region.c knows. */
+enum { RUNS_CLOSE = 60, RUNS_OPEN = 30, RUNS_SINGLE = 40, RUNS_WORD = 40 };
+
 /* ---- life -------------------------------------------------------------------------------------
  */
 
 static void set_entry(struct us_local *l, unsigned cpu, void *region)
 {
+    us_writes(&l->table[cpu], sizeof(*l->table));
     __atomic_store_n(&l->table[cpu], region, __ATOMIC_RELEASE);
 }
 
@@ -92,6 +97,9 @@ bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool 
     struct us_lock *control = &l->machine->cpu[cpu].control;
 
     assert(cpu < l->machine->ncpus);
+    us_runs(RUNS_CLOSE);
+    us_reads(&l->table[cpu], sizeof(*l->table));
+    us_reads(&l->region[cpu], sizeof(*l->region));
     if (!in_round(f, cpu) && !(try_only ? us_lock_try(f, control) : us_lock_take(f, control)))
         return false;
     if (us_local_entry(l, cpu) != us_local_closed_region(l)) {
@@ -107,6 +115,7 @@ bool us_local_close(struct us_local *l, struct us_flight *f, unsigned cpu, bool 
 
 void us_local_open(struct us_local *l, struct us_flight *f, unsigned cpu)
 {
+    us_runs(RUNS_OPEN);
     reopen(l, cpu);
     if (!in_round(f, cpu))
         us_lock_drop(f, &l->machine->cpu[cpu].control);
@@ -125,6 +134,8 @@ void us_round_join(struct us_local *l, struct us_flight *f)
 {
     const unsigned cpu = f->round - 1;
 
+    us_runs(RUNS_WORD);
+    us_reads(&l->table[cpu], sizeof(*l->table));
     if (us_local_entry(l, cpu) == us_local_closed_region(l))
         return;
     set_entry(l, cpu, us_local_closed_region(l));
@@ -144,6 +155,8 @@ void us_round_leave(struct us_local *l, struct us_flight *f)
 {
     const unsigned cpu = f->round - 1;
 
+    us_runs(RUNS_WORD);
+    us_reads(&l->table[cpu], sizeof(*l->table));
     if (us_local_entry(l, cpu) == us_local_closed_region(l))
         reopen(l, cpu);
 }
@@ -165,6 +178,7 @@ bool us_local_populate(struct us_local *l, struct us_flight *f, unsigned cpu, vo
         return false;
     first = us_local_region_of(l, cpu) == NULL;
     if (first) {
+        us_writes(&l->region[cpu], sizeof(*l->region));
         __atomic_store_n(&l->region[cpu], region, __ATOMIC_RELEASE);
         reopen(l, cpu);
     }
@@ -234,6 +248,7 @@ struct hold {
 static bool hold_control(struct us_local *l, struct us_flight *f, struct hold *h)
 {
     h->cpu = us_cpu_now(l->machine);
+    us_reads(&l->region[h->cpu], sizeof(*l->region));
     if (f == NULL && us_flight_current() == NULL)
         return false;
     if (us_local_region_of(l, h->cpu) == NULL || !us_lock_take(f, &l->machine->cpu[h->cpu].control))
@@ -251,6 +266,8 @@ static bool hold(struct us_local *l, struct us_flight *f, struct hold *h)
         return hold_control(l, f, h);
 #ifdef US_MODEL
     h->cpu = us_cpu_now(l->machine);
+    us_reads(l, 1);
+    us_reads(&l->table[h->cpu], sizeof(*l->table));
 #else
     if (!us_slot_enter(l->machine, &h->cpu))
         return false;
@@ -298,6 +315,7 @@ enum us_local_result us_local_pop(struct us_local *l, struct us_flight *f, void 
     bool done;
 
     IN_SEQUENCE(l, us_rseq_pop(l, out, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
@@ -315,6 +333,7 @@ enum us_local_result us_local_push(struct us_local *l, struct us_flight *f, void
     bool done;
 
     IN_SEQUENCE(l, us_rseq_push(l, object, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
@@ -382,11 +401,16 @@ void us_local_touch(struct us_local *l, struct us_flight *f, uint64_t base)
     struct hold h;
 
     IN_SEQUENCE(l, us_rseq_touch(l, base));
+    us_runs(RUNS_WORD);
     if (!hold(l, f, &h))
         return;
     r = h.region;
-    if (r->base == base)
+    if (r->base == base) {
+        us_writes(r, 1);
         atomic_store_explicit(&r->seen, US_SEEN_TOUCHED, memory_order_relaxed);
+    } else {
+        us_reads(r, 1);
+    }
     let_go(l, f, &h);
 }
 
@@ -407,6 +431,7 @@ unsigned us_local_add(struct us_local *l, struct us_flight *f, void **in, unsign
     if (r->base == base) {
         us_moved(&l->moves[h.cpu].installed, n);
         added = us_ring_add_c(r, in, n, seen);
+        us_updates(&l->moves[h.cpu], sizeof(*l->moves));
         atomic_fetch_sub_explicit(&l->moves[h.cpu].installed, n - added, memory_order_release);
     }
     let_go(l, f, &h);
@@ -423,6 +448,7 @@ struct us_list *us_local_detach(struct us_local *l, struct us_flight *f, unsigne
     bool held;
 
     IN_SEQUENCE(l, us_rseq_detach(l, w, cpu));
+    us_runs(RUNS_WORD);
     held = hold(l, f, &h);
     *cpu = h.cpu;
     if (!held)
@@ -439,6 +465,7 @@ enum us_local_result us_local_install(struct us_local *l, struct us_flight *f, u
     bool done;
 
     IN_SEQUENCE(l, us_rseq_install(l, w, cpu, list));
+    us_runs(RUNS_WORD);
     if (!hold(l, f, &h))
         return US_LOCAL_MISS;
     done = h.cpu == cpu &&
@@ -453,8 +480,10 @@ struct us_list *us_local_word(const struct us_local *l, unsigned cpu, unsigned w
     struct us_words *r = us_local_region_of(l, cpu);
     struct us_list *list;
 
+    us_reads(&l->region[cpu], sizeof(*l->region));
     if (r == NULL)
         return NULL;
+    us_reads(r, sizeof(*r));
     list = __atomic_load_n(&r->word[w], __ATOMIC_ACQUIRE);
     return list == &us_closed_list ? NULL : list;
 }
@@ -467,11 +496,14 @@ enum us_local_result us_local_list_pop(struct us_local *l, struct us_flight *f, 
     bool done;
 
     IN_SEQUENCE(l, us_rseq_list_pop(l, w, out, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
         return US_LOCAL_MISS;
     r = h.region;
+    us_reads(r, sizeof(*r));
+    us_reads(&l->link, sizeof(l->link));
     done = us_list_pop_c(r->word[w], l->link, out);
     let_go(l, f, &h);
     return result(done);
@@ -485,12 +517,15 @@ enum us_local_result us_local_list_push(struct us_local *l, struct us_flight *f,
     bool done;
 
     IN_SEQUENCE(l, us_rseq_list_push(l, w, owner, object, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
         return US_LOCAL_MISS;
     r = h.region;
+    us_reads(r, sizeof(*r));
     done = r->word[w] == owner;
+    us_reads(&l->link, sizeof(l->link));
     if (done)
         us_list_push_c(owner, l->link, object);
     let_go(l, f, &h);
@@ -504,10 +539,12 @@ enum us_local_result us_local_counted_pop(struct us_local *l, struct us_flight *
     bool done;
 
     IN_SEQUENCE(l, us_rseq_counted_pop(l, w, out, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
         return US_LOCAL_MISS;
+    us_reads(&l->link, sizeof(l->link));
     done = us_counted_pop_c(h.region, w, l->link, out);
     let_go(l, f, &h);
     return result(done);
@@ -520,10 +557,12 @@ enum us_local_result us_local_counted_push(struct us_local *l, struct us_flight 
     bool done;
 
     IN_SEQUENCE(l, us_rseq_counted_push(l, w, object, cpu));
+    us_runs(RUNS_SINGLE);
     done = hold(l, f, &h);
     *cpu = h.cpu;
     if (!done)
         return US_LOCAL_MISS;
+    us_reads(&l->link, sizeof(l->link));
     done = us_counted_push_c(h.region, w, l->link, object);
     let_go(l, f, &h);
     return result(done);
@@ -538,6 +577,7 @@ enum us_local_result us_local_main_pop(struct us_local *l, struct us_flight *f, 
     bool done;
 
     IN_SEQUENCE(l, us_rseq_main_pop(l, out));
+    us_runs(RUNS_SINGLE);
     if (!hold(l, f, &h))
         return US_LOCAL_MISS;
     done = us_main_pop_c(h.region, out);
@@ -551,6 +591,7 @@ enum us_local_result us_local_main_push(struct us_local *l, struct us_flight *f,
     bool done;
 
     IN_SEQUENCE(l, us_rseq_main_push(l, object));
+    us_runs(RUNS_SINGLE);
     if (!hold(l, f, &h))
         return US_LOCAL_MISS;
     done = us_main_push_c(h.region, object);
@@ -589,6 +630,7 @@ static bool swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned c
     bool done;
 
     IN_SEQUENCE(l, us_rseq_swap(l, w, cpu, from, to));
+    us_runs(RUNS_WORD);
     if (!hold(l, f, &h))
         return false;
     done = h.cpu == cpu && us_sheaves_swap_c(h.region, w, from, to);
@@ -601,7 +643,7 @@ static void begin_sheaf(struct us_sheaf *s)
 {
     if (s == NULL)
         return;
-    us_sheaf_set(s, us_sheaf_size(s));
+    us_sheaf_set(s, us_sheaf_size(s)); /* declares what follows */
     __atomic_store_n(&s->installed, us_sheaf_size(s), __ATOMIC_RELAXED);
 }
 
@@ -642,8 +684,10 @@ struct us_sheaf *us_local_sheaf(const struct us_local *l, unsigned cpu, unsigned
     struct us_words *r = us_local_region_of(l, cpu);
     struct us_sheaf *s;
 
+    us_reads(&l->region[cpu], sizeof(*l->region));
     if (r == NULL)
         return NULL;
+    us_reads(r, sizeof(*r));
     s = __atomic_load_n(&r->sheaf[w], __ATOMIC_ACQUIRE);
     return s == &us_closed_sheaf ? NULL : s;
 }

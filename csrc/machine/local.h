@@ -89,13 +89,16 @@ void us_local_open_all(struct us_local *const *locals, size_t n, struct us_machi
 bool us_local_populate(struct us_local *l, struct us_flight *f, unsigned cpu, void *region);
 static inline bool us_local_populated(const struct us_local *l, unsigned cpu)
 {
+    us_reads(&l->region[cpu], sizeof(*l->region));
     return atomic_load_explicit((_Atomic(void *) *)&l->region[cpu], memory_order_acquire) != NULL;
 }
 /* True when fast paths on this CPU find its region: populated, and closed by nobody just now. */
 US_INLINE bool us_local_is_open(const struct us_local *l, unsigned cpu)
 {
+    us_reads(&l->region[cpu], sizeof(*l->region));
     if (l->mode == US_MODE_CONTROL)
         return us_local_populated(l, cpu) && us_cpu_online(l->machine, cpu);
+    us_reads(&l->table[cpu], sizeof(*l->table));
     return __atomic_load_n(&l->table[cpu], __ATOMIC_RELAXED) ==
            __atomic_load_n(&l->region[cpu], __ATOMIC_RELAXED);
 }
@@ -134,6 +137,7 @@ void us_local_touch(struct us_local *l, struct us_flight *f, uint64_t base);
 /* The ring of the CPU as a racy reader sees it (statistics, touched); NULL when not populated. */
 static inline struct us_ring *us_local_ring(const struct us_local *l, unsigned cpu)
 {
+    us_reads(&l->region[cpu], sizeof(*l->region));
     return atomic_load_explicit((_Atomic(struct us_ring *) *)&l->region[cpu], memory_order_acquire);
 }
 

@@ -22,6 +22,7 @@ uint64_t us_local_extend(struct us_local *l, unsigned cpu, uint64_t *header)
                       : atomic_load_explicit(&((struct us_ring *)(uintptr_t)r)->header,
                                              memory_order_acquire);
         total = before + ((us_header_pops(h) - before) & (US_POPS_WRAP - 1));
+        us_updates(known, sizeof(*known));
     } while (!atomic_compare_exchange_weak_explicit(known, &before, total, memory_order_acq_rel,
                                                     memory_order_acquire));
     if (header != NULL)

@@ -34,6 +34,7 @@ static inline bool us_local_all_closed(const struct us_local *l)
 
 static inline void us_moved(_Atomic uint64_t *count, uint64_t n)
 {
+    us_updates(count, sizeof(*count));
     atomic_fetch_add_explicit(count, n, memory_order_release);
 }
 

@@ -154,10 +154,12 @@ US_INLINE uint64_t us_ring_header(const struct us_ring *r)
 }
 US_INLINE uint32_t us_ring_size(const struct us_ring *r)
 {
+    us_reads(r, 1);
     return us_header_size(us_ring_header(r));
 }
 US_INLINE bool us_ring_touched(const struct us_ring *r)
 {
+    us_reads(r, 1);
     return atomic_load_explicit(&((struct us_ring *)r)->seen, memory_order_relaxed) !=
            us_ring_header(r);
 }
@@ -238,6 +240,7 @@ US_INLINE uint64_t us_sheaf_header(const struct us_sheaf *s)
 }
 US_INLINE uint32_t us_sheaf_size(const struct us_sheaf *s)
 {
+    us_reads(s, sizeof(*s));
     return us_header_size(us_sheaf_header(s));
 }
 static inline size_t us_sheaf_bytes(uint32_t capacity)

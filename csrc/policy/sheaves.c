@@ -444,10 +444,14 @@ US_NOINLINE void us_sheaves_free_slow(struct us_cache *c, void *object)
 
 /* ---- entries --------------------------------------------------------------------------- */
 
+/* Instructions of the compiled paths in sequences (bench/instructions.json). */
+enum { ALLOC_RUNS = 19, FREE_RUNS = 21 };
+
 US_INLINE void *sheaves_alloc_path(struct us_cache *c, enum us_mode mode)
 {
     void *object;
 
+    us_runs(ALLOC_RUNS);
     if (US_LIKELY(us_fast_main_pop(&c->local, mode, &object)))
         return object;
     return us_sheaves_alloc_slow(c, 0, US_ANY_NODE);
@@ -455,6 +459,7 @@ US_INLINE void *sheaves_alloc_path(struct us_cache *c, enum us_mode mode)
 
 US_INLINE void sheaves_free_path(struct us_cache *c, void *object, enum us_mode mode)
 {
+    us_runs(FREE_RUNS);
     if (US_LIKELY(us_fast_main_push(&c->local, mode, object)))
         return;
     us_sheaves_free_slow(c, object);

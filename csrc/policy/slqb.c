@@ -379,10 +379,14 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
 
 /* ---- entries ------------------------------------------------------------------------- */
 
+/* Instructions of the compiled paths in sequences (bench/instructions.json). */
+enum { ALLOC_RUNS = 30, FREE_RUNS = 40 };
+
 US_INLINE void *slqb_alloc_path(struct us_cache *c, enum us_mode mode)
 {
     void *object;
 
+    us_runs(ALLOC_RUNS);
     if (US_LIKELY(us_fast_counted_pop(&c->local, mode, US_SLQB_FREELIST, c->local.link, &object)))
         return object;
     return alloc_slow(c, 0, US_ANY_NODE);
@@ -392,6 +396,9 @@ US_INLINE void slqb_free_path(struct us_cache *c, void *object, enum us_mode mod
 {
     const struct us_slab *s = us_cache_slab(c, object);
 
+    us_runs(FREE_RUNS);
+    if (s)
+        us_reads(s, sizeof(*s));
     if (US_LIKELY(s && s->cache == c) &&
         US_LIKELY(us_fast_counted_push(&c->local, mode, US_SLQB_FREELIST, c->local.link, object)))
         return;

@@ -199,10 +199,14 @@ uint64_t us_slub_shrink(struct us_cache *c, struct us_flight *f, unsigned node, 
 
 /* ---- entries ------------------------------------------------------------------------- */
 
+/* Instructions of the compiled paths in sequences (bench/instructions.json). */
+enum { ALLOC_RUNS = 19, PREFETCH_ALLOC_RUNS = 21, FREE_RUNS = 26 };
+
 US_INLINE void *slub_alloc_path(struct us_cache *c, enum us_mode mode)
 {
     void *object;
 
+    us_runs(ALLOC_RUNS);
     if (US_LIKELY(us_fast_list_pop(&c->local, mode, 0, c->local.link, &object)))
         return object;
     return alloc_slow(c, 0, US_ANY_NODE);
@@ -210,6 +214,7 @@ US_INLINE void *slub_alloc_path(struct us_cache *c, enum us_mode mode)
 
 US_INLINE void slub_free_path(struct us_cache *c, void *object, enum us_mode mode)
 {
+    us_runs(FREE_RUNS);
     /* No slab gives NULL, which no word ever names. */
     struct us_list *owner = (struct us_list *)us_cache_slab(c, object);
 
@@ -226,9 +231,11 @@ US_INLINE void *slub_prefetch_alloc_path(struct us_cache *c, enum us_mode mode)
     const ptrdiff_t link = c->local.link;
     void *object;
 
+    us_runs(PREFETCH_ALLOC_RUNS);
     if (US_LIKELY(us_fast_list_pop(&c->local, mode, 0, link, &object))) {
         const char *next = *(char *const *)((const char *)object + link);
 
+        us_prefetches(next + link);
         __builtin_prefetch(next + link);
         return object;
     }

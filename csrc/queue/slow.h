@@ -36,12 +36,16 @@ struct us_ring_levels {
 void *us_ring_alloc_slow(struct us_cache *c, const struct us_ring_levels *levels, unsigned flags,
                          int node);
 void us_ring_free_slow(struct us_cache *c, const struct us_ring_levels *levels, void *object);
+/* Instructions of the compiled paths in sequences (bench/instructions.json). */
+enum { US_RING_ALLOC_RUNS = 22, US_RING_FREE_RUNS = 24 };
+
 /* What an entry of each mode runs: the ring, and what is above when it misses. */
 US_INLINE void *us_ring_alloc_path(struct us_cache *c, const struct us_ring_levels *levels,
                                    enum us_mode mode)
 {
     void *object;
 
+    us_runs(US_RING_ALLOC_RUNS);
     if (US_LIKELY(us_fast_pop(&c->local, mode, &object)))
         return object;
     return us_ring_alloc_slow(c, levels, 0, US_ANY_NODE);
@@ -49,6 +53,7 @@ US_INLINE void *us_ring_alloc_path(struct us_cache *c, const struct us_ring_leve
 US_INLINE void us_ring_free_path(struct us_cache *c, const struct us_ring_levels *levels,
                                  void *object, enum us_mode mode)
 {
+    us_runs(US_RING_FREE_RUNS);
     if (US_LIKELY(us_fast_push(&c->local, mode, object)))
         return;
     us_ring_free_slow(c, levels, object);

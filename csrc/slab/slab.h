@@ -103,8 +103,10 @@ bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_e
 /* Slab of an address, NULL when outside the range or not a slab. */
 US_INLINE struct us_slab *us_slab_of(const struct us_slabs *s, const void *address)
 {
+    us_reads(&s->range, sizeof(s->range));
     if (US_UNLIKELY(!us_in_range(&s->range, address)))
         return NULL;
+    us_reads(&s->of_page[us_page_of(&s->range, address)], sizeof(*s->of_page));
     return __atomic_load_n(&s->of_page[us_page_of(&s->range, address)], __ATOMIC_RELAXED);
 }
 US_INLINE void *us_slab_base(const struct us_slabs *s, const struct us_slab *slab)
@@ -215,6 +217,7 @@ US_INLINE void *us_object_address(const struct us_cache *c, const struct us_slab
 }
 US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *object)
 {
+    us_reads(&c->slabs, sizeof(c->slabs));
     return us_slab_of(c->slabs, object);
 }
 
@@ -341,6 +344,8 @@ enum us_common {
 
 US_INLINE void us_stat_add(struct us_cache *c, unsigned cpu, unsigned row, uint64_t n)
 {
+    us_runs(5);
+    us_updates(&c->stats[(size_t)cpu * c->nrows + row], sizeof(*c->stats));
     atomic_fetch_add_explicit(&c->stats[(size_t)cpu * c->nrows + row], n, memory_order_relaxed);
 }
 /* A policy's own row: us_count(c, cpu, US_UNIFIED_ALLOC_SHARED). */

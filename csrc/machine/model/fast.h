@@ -2,9 +2,16 @@
 #ifndef US_FAST_H
 #define US_FAST_H
 
-US_INLINE void *us_model_region(const struct us_local *l)
+/* What a path on the CPU's own stock loads before it looks at that: the cache's line with the entry
+ * pointers and the table, or those up to the link; and the CPU's entry. The table's address is the
+ * machine's own business natively too, so `machine` costs nothing. */
+US_INLINE void *us_model_region(const struct us_local *l, bool linked)
 {
-    return l->table[l->machine->current_cpu];
+    void **entry = &l->table[l->machine->current_cpu];
+
+    us_reads(l, linked ? offsetof(struct us_local, counted) : 1);
+    us_reads(entry, sizeof(*entry));
+    return *entry;
 }
 
 /* The pop that would carry the count of pops beyond its width takes the slow path. */
@@ -14,7 +21,7 @@ US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode
 
     if (mode != US_MODE_MODEL)
         return US_LOCAL_MISS;
-    r = us_model_region(l);
+    r = us_model_region(l, false);
     return (enum us_local_result)(us_header_pops(us_ring_header(r)) != US_POPS_WRAP - 1 &&
                                   us_ring_pop_c(r, out));
 }
@@ -22,7 +29,7 @@ US_INLINE enum us_local_result us_fast_pop(struct us_local *l, enum us_mode mode
 US_INLINE enum us_local_result us_fast_push(struct us_local *l, enum us_mode mode, void *object)
 {
     return (enum us_local_result)(mode == US_MODE_MODEL &&
-                                  us_ring_push_c(us_model_region(l), object));
+                                  us_ring_push_c(us_model_region(l, false), object));
 }
 
 US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode mode, unsigned w,
@@ -32,7 +39,8 @@ US_INLINE enum us_local_result us_fast_list_pop(struct us_local *l, enum us_mode
 
     if (mode != US_MODE_MODEL)
         return US_LOCAL_MISS;
-    r = us_model_region(l);
+    r = us_model_region(l, true);
+    us_reads(r, sizeof(*r));
     return (enum us_local_result)us_list_pop_c(r->word[w], link, out);
 }
 
@@ -44,7 +52,8 @@ US_INLINE enum us_local_result us_fast_list_push(struct us_local *l, enum us_mod
 
     if (mode != US_MODE_MODEL)
         return US_LOCAL_MISS;
-    r = us_model_region(l);
+    r = us_model_region(l, true);
+    us_reads(r, sizeof(*r));
     if (r->word[w] != owner)
         return US_LOCAL_MISS;
     us_list_push_c(owner, link, object);
@@ -55,26 +64,27 @@ US_INLINE enum us_local_result us_fast_counted_pop(struct us_local *l, enum us_m
                                                    unsigned w, ptrdiff_t link, void **out)
 {
     return (enum us_local_result)(mode == US_MODE_MODEL &&
-                                  us_counted_pop_c(us_model_region(l), w, link, out));
+                                  us_counted_pop_c(us_model_region(l, true), w, link, out));
 }
 
 US_INLINE enum us_local_result us_fast_counted_push(struct us_local *l, enum us_mode mode,
                                                     unsigned w, ptrdiff_t link, void *object)
 {
     return (enum us_local_result)(mode == US_MODE_MODEL &&
-                                  us_counted_push_c(us_model_region(l), w, link, object));
+                                  us_counted_push_c(us_model_region(l, true), w, link, object));
 }
 
 US_INLINE enum us_local_result us_fast_main_pop(struct us_local *l, enum us_mode mode, void **out)
 {
-    return (enum us_local_result)(mode == US_MODE_MODEL && us_main_pop_c(us_model_region(l), out));
+    return (enum us_local_result)(mode == US_MODE_MODEL &&
+                                  us_main_pop_c(us_model_region(l, false), out));
 }
 
 US_INLINE enum us_local_result us_fast_main_push(struct us_local *l, enum us_mode mode,
                                                  void *object)
 {
     return (enum us_local_result)(mode == US_MODE_MODEL &&
-                                  us_main_push_c(us_model_region(l), object));
+                                  us_main_push_c(us_model_region(l, false), object));
 }
 
 #endif

@@ -313,6 +313,9 @@ static void count_out(struct us_flight *f, uint64_t flight)
     f->byte_locks = 0;
 }
 
+/* What entering a flight and leaving it run natively. */
+enum { RUNS_ENTER = 40, RUNS_LEAVE = 25 };
+
 static bool gate_is_shut(const struct us_machine *m)
 {
     return atomic_load_explicit(&m->gate, memory_order_relaxed) != 0;
@@ -342,7 +345,13 @@ void us_flight_enter(struct us_machine *m, struct us_flight *f)
         m->sim->flights++;
     }
     *f = (struct us_flight){.machine = m, .outer = t->flight, .counted_cpu = m->current_cpu};
+    f->before = us_phase_set(US_PHASE_SLOW);
+    if (t->flight) /* whatever it is a part of */
+        us_phase_set(f->before);
     t->flight = f;
+    us_runs(RUNS_ENTER);
+    us_reads((const void *)&m->gate, sizeof(m->gate));
+    us_updates((const void *)&m->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
     atomic_fetch_add_explicit(&m->cpu[f->counted_cpu].in_flight, 1, memory_order_relaxed);
 }
 
@@ -370,6 +379,9 @@ void us_flight_leave(struct us_flight *f)
 {
     if (us_thread()->flight != f)
         us_fatal("a slow path ended that is not the thread's innermost");
+    us_runs(RUNS_LEAVE);
+    us_updates((const void *)&f->machine->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
+    us_phase_set(f->before);
     count_out(f, 1);
     us_thread()->flight = f->outer;
     if (us_running) {

@@ -154,6 +154,9 @@ def _where(result: Result) -> str:
 def show_result(result: Result, out: Console, *, caches: int = 8) -> None:
     """Times, counters, memory, and the caches with most calls."""
     out.print(repr(result)[8:-1], soft_wrap=not out.is_terminal)
+    if result.explanation:
+        rows = [[what, duration(s), f"{share:.1%}"] for what, s, share in result.explanation.parts]
+        _show(_table(["time of all CPUs", "seconds", "share"], rows), out)
     rows = [[name, f"{value:,}"] for name, value in result.counters.items() if value]
     _show(_table(["counter, of one pass", "calls"], rows), out)
     rows = [[name, format_size(value)] for name, value in result.memory.items()]

@@ -184,6 +184,25 @@ def _memory(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     return value
 
 
+def _machine(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """A modelled machine by name, file or grid."""
+    return None if value is None else _checked(partial(_find_machine, value))
+
+
+def _find_machine(name: str) -> Any:
+    import unislab as us
+
+    if os.path.isfile(name):
+        return us.Machine.from_json(name)
+    sides = name.split("x")
+    if len(sides) == 3 and all(side.isdecimal() for side in sides):
+        return us.Machine.grid(*map(int, sides))
+    try:
+        return us.Machine.profile(name)
+    except ValueError as error:
+        raise ValueError(f"{error}, or NODESxDOMAINSxCPUS such as 2x1x8") from None
+
+
 def _picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """A file that can be written, known before anything is measured."""
     if value is None:
@@ -237,7 +256,8 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--pace",
             type=click.FloatRange(min=0, min_open=True),
-            help="Keep the trace's gaps, divided by this; by default it runs flat out.",
+            help="Keep the trace's gaps, divided by this: 1 by default on a modelled machine; "
+            "this one runs flat out.",
         ),
         click.option(
             "--min-time",
@@ -245,6 +265,21 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             callback=_time,
             help="Run warm passes for at least this long.",
+        ),
+        click.option(
+            "--machine",
+            callback=_machine,
+            metavar="NAME|FILE",
+            help="Run on a modelled machine: one of 'unislab machine', host, a file, or "
+            "NODESxDOMAINSxCPUS such as 2x1x8.",
+        ),
+        click.option(
+            "--duration",
+            callback=_time,
+            help="Stop one pass after this long and tell the rate, instead of repeating passes.",
+        ),
+        click.option(
+            "--warmup", callback=_time, help="Time before that; a tenth of it by default."
         ),
         click.option("--memory", callback=_memory, help="Budget of the allocator, such as 256MiB."),
         click.option(
@@ -372,6 +407,7 @@ def _result_json(result: Any) -> dict[str, Any]:
         "harness": result.harness,
         "marks": result.marks,
         "elapsed": result.elapsed,
+        "explanation": dataclasses.asdict(result.explanation) if result.explanation else None,
         "rate": result.rate,
         "counts": dict(result.counts),
         "counters": dict(result.counters),
@@ -388,12 +424,6 @@ def _result_json(result: Any) -> dict[str, Any]:
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable; repeatable."
 )
-@click.option(
-    "--duration",
-    callback=_time,
-    help="Stop one pass after this long and tell the rate, instead of repeating passes.",
-)
-@click.option("--warmup", callback=_time, help="Time before that; a tenth of it by default.")
 @_run_options
 def run(
     workload: str,
@@ -547,7 +577,8 @@ def policies(explain: str | None, as_json: bool) -> None:
 def machine(name: str | None, calibrate: bool, seconds: float, as_json: bool) -> None:
     """Known machines, or one of them with the source of each cost.
 
-    NAME is one of the list, "host" for this machine, or a file that Machine.to_json wrote.
+    NAME is one of the list, "host" for this machine, NODESxDOMAINSxCPUS, or a file that
+    Machine.to_json wrote.
     """
     import unislab as us
     from unislab import _machine_json, _tables
@@ -567,10 +598,8 @@ def machine(name: str | None, calibrate: bool, seconds: float, as_json: bool) ->
         return
     if calibrate:
         shown = us.Machine.calibrate(seconds=seconds)
-    elif name is not None and os.path.isfile(name):
-        shown = us.Machine.from_json(name)
     else:
-        shown = _checked(partial(us.Machine.profile, str(name)))
+        shown = _checked(partial(_find_machine, str(name)))
     if as_json:
         _print_json(_machine_json.record(shown))
     else:

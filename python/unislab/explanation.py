@@ -100,6 +100,21 @@ class Explanation:
         busy = sum(s for phase, s in self.time.items() if phase != "idle")
         return sum(self.time[phase] for phase in ALLOCATOR) / busy if busy else 0.0
 
+    @property
+    def parts(self) -> list[tuple[str, float, float]]:
+        """What time went to, in words, its seconds and its share, the largest first.
+
+        Examples
+        --------
+        >>> import unislab as us
+        >>> r = us.run(us.workloads.batch(64), "slub", machine=us.Machine.grid(1, 1, 1))
+        >>> round(sum(share for _, _, share in r.explanation.parts), 6)
+        1.0
+        """
+        total = sum(self.time.values())
+        told = sorted(self._by_cause().items(), key=lambda item: -item[1])
+        return [(what, s, s / total) for what, s in told if s]
+
     def to_frame(self) -> pd.DataFrame:
         """A long table: ``quantity`` (time, lock, lines and their counts), ``detail``, ``unit``,
         ``value``.

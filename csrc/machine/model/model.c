@@ -321,15 +321,21 @@ static bool gate_is_shut(const struct us_machine *m)
     return atomic_load_explicit(&m->gate, memory_order_relaxed) != 0;
 }
 
-/* Who shut it may go on inside. */
+/* Who shut it may go on inside. Who opened it may have been ahead. */
 static void wait_at_gate(struct us_machine *m, struct us_vcpu *v)
 {
     struct us_sim *s = m->sim;
 
-    while (gate_is_shut(m) && s->gate_owner != v) {
-        v->next = s->at_gate;
-        s->at_gate = v;
-        us_sim_wait(v);
+    us_sim_settle(v);
+    while (s->gate_owner != v && (gate_is_shut(m) || v->clock < s->gate_opened)) {
+        if (gate_is_shut(m)) {
+            v->next = s->at_gate;
+            s->at_gate = v;
+            us_sim_wait(v);
+        } else {
+            us_sim_spend(v, US_PHASE_LOCK, s->gate_opened - v->clock);
+            us_sim_settle(v);
+        }
     }
 }
 
@@ -339,8 +345,9 @@ void us_flight_enter(struct us_machine *m, struct us_flight *f)
     struct us_thread *t = us_thread();
 
     if (v) {
-        us_sim_settle(v);
-        if (!t->flight)
+        if (t->flight)
+            us_sim_settle(v);
+        else
             wait_at_gate(m, v);
         m->sim->flights++;
     }
@@ -361,17 +368,24 @@ bool us_flight_try(struct us_machine *m, struct us_flight *f)
     return true;
 }
 
+static void wait_for_flights(struct us_sim *s, struct us_vcpu *keeper)
+{
+    if (s->flights_end > keeper->clock)
+        us_sim_spend(keeper, US_PHASE_LOCK, s->flights_end - keeper->clock);
+}
+
 /* Who waits for the last flight to end goes on at that moment. */
 static void tell_keeper(struct us_machine *m, const struct us_vcpu *v)
 {
     struct us_sim *s = m->sim;
     struct us_vcpu *keeper = s->gate_keeper;
 
+    if (v->clock > s->flights_end)
+        s->flights_end = v->clock;
     if (!keeper || s->flights > 0)
         return;
     s->gate_keeper = NULL;
-    if (v->clock > keeper->clock)
-        us_sim_spend(keeper, US_PHASE_LOCK, v->clock - keeper->clock);
+    wait_for_flights(s, keeper);
     us_sim_ready(keeper);
 }
 
@@ -419,13 +433,14 @@ static void shut_running(struct us_machine *m, struct us_vcpu *v)
 
     if (us_thread()->flight)
         us_fatal("the gate was to be shut from inside a slow path");
-    us_sim_settle(v);
     wait_at_gate(m, v);
     atomic_store(&m->gate, 1);
     s->gate_owner = v;
     if (s->flights > 0) {
         s->gate_keeper = v;
         us_sim_wait(v);
+    } else {
+        wait_for_flights(s, v);
     }
 }
 
@@ -456,6 +471,7 @@ static void open_running(struct us_machine *m, const struct us_vcpu *v)
     struct us_vcpu *waiting = m->sim->at_gate;
 
     m->sim->gate_owner = NULL;
+    m->sim->gate_opened = v->clock;
     m->sim->at_gate = NULL;
     while (waiting) {
         struct us_vcpu *next = waiting->next;

@@ -20,30 +20,33 @@ struct us_timer {
 /* ---- CPUs that are ready, by clock and number --------------------------------------------------
  */
 
-static bool earlier(struct us_sim *s, uint32_t a, uint32_t b)
+static struct us_turn turn_of(const struct us_vcpu *v)
 {
-    const struct us_vcpu *x = &s->vcpu[a], *y = &s->vcpu[b];
+    return (struct us_turn){v->clock, v->id};
+}
 
+static bool earlier(struct us_sim *s, struct us_turn a, struct us_turn b)
+{
     s->comparisons++;
-    return x->clock < y->clock || (x->clock == y->clock && a < b);
+    return a.clock < b.clock || (a.clock == b.clock && a.cpu < b.cpu);
 }
 
-static void put(struct us_sim *s, uint32_t place, uint32_t cpu)
+static void put(struct us_sim *s, uint32_t place, struct us_turn turn)
 {
-    s->heap[place] = cpu;
-    s->vcpu[cpu].place = place;
+    s->heap[place] = turn;
+    s->vcpu[turn.cpu].place = place;
 }
 
-static void sift_up(struct us_sim *s, uint32_t place, uint32_t cpu)
+static void sift_up(struct us_sim *s, uint32_t place, struct us_turn turn)
 {
-    while (place > 0 && earlier(s, cpu, s->heap[(place - 1) / 2])) {
+    while (place > 0 && earlier(s, turn, s->heap[(place - 1) / 2])) {
         put(s, place, s->heap[(place - 1) / 2]);
         place = (place - 1) / 2;
     }
-    put(s, place, cpu);
+    put(s, place, turn);
 }
 
-static void sift_down(struct us_sim *s, uint32_t place, uint32_t cpu)
+static void sift_down(struct us_sim *s, uint32_t place, struct us_turn turn)
 {
     for (;;) {
         uint32_t child = 2 * place + 1;
@@ -52,17 +55,17 @@ static void sift_down(struct us_sim *s, uint32_t place, uint32_t cpu)
             break;
         if (child + 1 < s->nheap && earlier(s, s->heap[child + 1], s->heap[child]))
             child++;
-        if (!earlier(s, s->heap[child], cpu))
+        if (!earlier(s, s->heap[child], turn))
             break;
         put(s, place, s->heap[child]);
         place = child;
     }
-    put(s, place, cpu);
+    put(s, place, turn);
 }
 
 static struct us_vcpu *take_first(struct us_sim *s)
 {
-    struct us_vcpu *first = &s->vcpu[s->heap[0]];
+    struct us_vcpu *first = &s->vcpu[s->heap[0].cpu];
 
     s->nheap--;
     if (s->nheap > 0)
@@ -137,8 +140,8 @@ static void set_horizon(struct us_sim *s)
     s->horizon = US_FOREVER;
     s->horizon_cpu = 0;
     if (s->nheap > 0) {
-        s->horizon = s->vcpu[s->heap[0]].clock;
-        s->horizon_cpu = s->heap[0];
+        s->horizon = s->heap[0].clock;
+        s->horizon_cpu = s->heap[0].cpu;
     }
     if (s->ntimers > 0 && s->timer[0].at <= s->horizon) {
         s->horizon = s->timer[0].at;
@@ -153,7 +156,7 @@ static void run_events(struct us_sim *s)
 
     us_running = NULL;
     while (s->ntimers > 0 && s->timer[0].at <= s->event_limit &&
-           (s->nheap == 0 || s->timer[0].at <= s->vcpu[s->heap[0]].clock)) {
+           (s->nheap == 0 || s->timer[0].at <= s->heap[0].clock)) {
         struct us_timer timer = take_timer(s);
 
         s->shown_ns = timer.at / 1000;
@@ -198,17 +201,33 @@ void us_sim_ready(struct us_vcpu *v)
     struct us_sim *s = v->sim;
 
     v->state = US_VCPU_READY;
-    sift_up(s, s->nheap++, v->id);
+    sift_up(s, s->nheap++, turn_of(v));
     if (v->clock < s->horizon || (v->clock == s->horizon && v->id < s->horizon_cpu)) {
         s->horizon = v->clock;
         s->horizon_cpu = v->id;
     }
 }
 
+/* Most often another CPU is earlier and nothing else has to be done: it changes places with `v`. */
 void us_sim_switch(struct us_vcpu *v)
 {
-    us_sim_ready(v);
-    leave(v);
+    struct us_sim *s = v->sim;
+    struct us_vcpu *next;
+
+    if (s->nheap == 0 || s->leave || earlier(s, turn_of(v), s->heap[0]) ||
+        (s->ntimers > 0 && s->timer[0].at <= s->heap[0].clock)) {
+        us_sim_ready(v);
+        leave(v);
+        return;
+    }
+    next = &s->vcpu[s->heap[0].cpu];
+    v->state = US_VCPU_READY;
+    sift_down(s, 0, turn_of(v));
+    resume(s, next, &v->context);
+    v->state = US_VCPU_RUNS;
+    s->machine->current_cpu = v->id;
+    us_running = v;
+    set_horizon(s);
 }
 
 void us_sim_interrupted(struct us_vcpu *v, uint64_t ps)
@@ -216,7 +235,7 @@ void us_sim_interrupted(struct us_vcpu *v, uint64_t ps)
     struct us_sim *s = v->sim;
 
     us_sim_spend(v, US_PHASE_INTERRUPT, ps);
-    sift_down(s, v->place, v->id);
+    sift_down(s, v->place, turn_of(v));
 }
 
 void us_sim_wait(struct us_vcpu *v)
@@ -228,38 +247,21 @@ void us_sim_wait(struct us_vcpu *v)
 /* ---- idle CPUs ---------------------------------------------------------------------------------
  */
 
-static void wake_event(void *context, uint64_t cpu)
-{
-    struct us_sim *s = context;
-    struct us_vcpu *v = &s->vcpu[cpu];
-
-    if (v->state != US_VCPU_IDLE || v->wake_at == US_FOREVER)
-        return;
-    if (v->wake_at > v->clock)
-        us_sim_spend(v, US_PHASE_IDLE, v->wake_at - v->clock);
-    v->wake_at = US_FOREVER;
-    v->core->busy++;
-    us_sim_ready(v);
-}
-
 void us_sim_wake(struct us_sim *s, unsigned cpu, uint64_t at)
 {
     struct us_vcpu *v = &s->vcpu[cpu];
 
     if (v->state != US_VCPU_IDLE)
         return;
-    if (at < v->clock)
-        at = v->clock;
-    if (v->wake_at != US_FOREVER && v->wake_at <= at)
-        return;
     /* The CPU is busy from then on and in nobody's way before: its clock may show that at once. */
-    v->wake_at = at;
-    wake_event(s, cpu);
+    if (at > v->clock)
+        us_sim_spend(v, US_PHASE_IDLE, at - v->clock);
+    v->core->busy++;
+    us_sim_ready(v);
 }
 
 void us_sim_idle(struct us_vcpu *v)
 {
-    v->wake_at = US_FOREVER;
     v->state = US_VCPU_IDLE;
     v->core->busy--;
     leave(v);
@@ -309,7 +311,6 @@ static bool make_cores(struct us_sim *s)
         v->id = cpu;
         v->sim = s;
         v->state = US_VCPU_IDLE;
-        v->wake_at = US_FOREVER;
         v->core = &s->core[cpu / s->smt];
         v->core->domain = us_domain_of_cpu(m, cpu);
         v->core->node = us_node_of_cpu(m, cpu);
@@ -402,7 +403,6 @@ bool us_sim_start(struct us_sim *s, us_sim_body *body, void *context, struct us_
             return false;
         }
         v->state = US_VCPU_IDLE;
-        v->wake_at = US_FOREVER;
         v->thread = (struct us_thread){0};
         v->phase = US_PHASE_WORK;
         v->core->busy = 0;

@@ -42,7 +42,6 @@ struct us_vcpu {
     enum us_vcpu_state state;
     uint32_t place;          /* in the heap of those that are ready */
     struct us_vcpu *next;    /* waiting for the same lock */
-    uint64_t wake_at;        /* idle: earliest wake-up that somebody asked for */
     void *context;           /* stack pointer of the coroutine while another runs */
     struct us_thread thread; /* flights and marks, as a thread of the system has them */
     unsigned nprefetch;
@@ -66,6 +65,12 @@ struct us_core {
     unsigned busy; /* its CPUs that are not idle */
 };
 
+/* A CPU that is ready; its clock is here too, so that comparing does not touch the CPU itself. */
+struct us_turn {
+    uint64_t clock;
+    uint32_t cpu;
+};
+
 struct us_lock_record;
 struct us_timer;
 
@@ -81,7 +86,7 @@ struct us_sim {
     struct us_core *core; /* [ncores] */
     unsigned ncores;
 
-    uint32_t *heap; /* CPUs that are ready, the earliest first */
+    struct us_turn *heap; /* CPUs that are ready, the earliest first */
     uint32_t nheap;
     struct us_timer *timer; /* events, the earliest first */
     uint32_t ntimers, timer_room;
@@ -100,6 +105,8 @@ struct us_sim {
     struct us_lock_record *lock; /* open addressing */
     uint32_t nlocks, lock_room;
     unsigned flights;            /* of all CPUs */
+    uint64_t flights_end;        /* the latest of those that ended */
+    uint64_t gate_opened;        /* last; earlier CPUs find it shut */
     struct us_vcpu *at_gate;     /* wait for the gate to open */
     struct us_vcpu *gate_owner;  /* shut it */
     struct us_vcpu *gate_keeper; /* the owner, while it waits for flights to end */
@@ -154,7 +161,7 @@ void us_sim_idle(struct us_vcpu *v);
 
 /* ---- on a virtual CPU or in an event ---- */
 
-/* An idle CPU goes on at `at`, or earlier if it was asked to. */
+/* An idle CPU goes on at `at`; one that is not idle, or has been woken before, as it would. */
 void us_sim_wake(struct us_sim *s, unsigned cpu, uint64_t at);
 /* `event` is called at that time, on no CPU: it charges nothing and waits for nothing. */
 bool us_sim_at(struct us_sim *s, uint64_t at, us_sim_event *event, void *context,

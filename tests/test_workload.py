@@ -181,6 +181,19 @@ def test_every_event_stands_close_behind_a_progress_that_all_can_see() -> None:
         assert between.max() <= 64 + 2
 
 
+def test_cpus_of_a_wide_trace_do_not_wait_for_one_another_for_want_of_window() -> None:
+    # 300 rows are dozens of microseconds on two CPUs, and 64 copies of them are no more work for
+    # any CPU.  On a modelled machine with time to spare each copy keeps to its own time stamps.
+    trace = us.datasets.load("hackbench")[:300]
+    wide = us.Workload.from_trace(trace.scale(cpus=128), paced=True)
+    assert wide.window == 128 * 500  # as many events for each CPU as two CPUs have in 1000
+    progress = sum(int((task.ops["op"] == ops.OPS["PROGRESS"]).sum()) for task in wide.tasks)
+    assert progress < sum(len(task.ops) for task in wide.tasks) / 20
+    result = us.run(wide, "slub", machine=us.Machine.grid(4, 1, 32))
+    assert result.seconds is not None
+    assert result.seconds.warm < 2 * trace.duration
+
+
 def test_time_stamps_that_step_back_do_not_turn_the_clock_back() -> None:
     rows = [(t, 0, "alloc", i) for i, t in enumerate((0, 30_000, 10_000, 60_000))]
     told = us.Workload.from_trace(made_trace(rows)).tasks[0].ops

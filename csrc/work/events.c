@@ -28,6 +28,7 @@ struct compiler {
     struct free_slots *shared; /* [ntasks] by the task that allocates */
     uint32_t nshared;
     uint64_t *progress; /* [ntasks] last one told */
+    uint64_t every;     /* events from one to the next */
     int64_t *clock;     /* [ntasks] or [1] next time to tell */
     struct us_error *error;
 };
@@ -112,7 +113,7 @@ static enum us_status find_owners(struct compiler *c, const struct us_event_in *
 
 static bool tell_progress(struct compiler *c, const struct us_event_in *e, size_t now)
 {
-    if (c->o->ntasks < 2 || (now > 0 && now - c->progress[e->task] < US_PROGRESS_EVERY))
+    if (c->o->ntasks < 2 || (now > 0 && now - c->progress[e->task] < c->every))
         return true;
     c->progress[e->task] = now;
     return emit(&c->ops[e->task], (struct us_op){.op = US_OP_PROGRESS, .arg = now});
@@ -159,7 +160,7 @@ enum us_status us_events_compile(const struct us_event_in *events, size_t n,
                                  const struct us_events_options *o, struct us_ops *ops,
                                  struct us_error *error)
 {
-    struct compiler c = {.o = o, .ops = ops, .error = error};
+    struct compiler c = {.o = o, .ops = ops, .error = error, .every = us_progress_every(o->window)};
     enum us_status status = US_OK;
 
     c.object = malloc((o->nobjects + 1ull) * sizeof(*c.object));

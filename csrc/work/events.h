@@ -6,15 +6,20 @@
  * passed, so that the wait for its emptying practically never happens.
  *
  * PROGRESS ops keep the tasks within one window of events of one another. Every op of event g
- * stands behind a PROGRESS of at least g - US_PROGRESS_EVERY, and everything a task waits for is an
- * earlier event, hence the task with the earliest next event never waits. CLOCK ops tell the time.
+ * stands behind a PROGRESS of more than g - us_progress_every(), and everything a task waits for is
+ * an earlier event, hence the task with the earliest next event never waits. A window grows with
+ * the CPUs of a trace, and so does the distance of PROGRESS ops, or each event of many CPUs would
+ * come with one. CLOCK ops tell the time.
  */
 #ifndef US_WORK_EVENTS_H
 #define US_WORK_EVENTS_H
 
 #include "work/program.h"
 
-#define US_PROGRESS_EVERY 64u
+static inline uint64_t us_progress_every(uint64_t window)
+{
+    return window / 16 > 64 ? window / 16 : 64;
+}
 
 struct us_event_in {
     int64_t time_ns;

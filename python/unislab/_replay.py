@@ -31,6 +31,9 @@ EVENT_DTYPE = np.dtype(
 CLOCK_NS = 5_000_000
 PACED_CLOCK_NS = 50_000
 
+#: Events of each CPU that the others may be ahead; a workload's window of 1000 is that of two CPUs.
+CPU_WINDOW = 500
+
 _KINDS = {1: OPS["ALLOC"], 2: OPS["FREE"]}
 
 
@@ -47,6 +50,7 @@ def build(
             "those of kmem, as 'trace-cmd record -e kmem' or 'perf record -e kmem:*' records them"
         )
     cpus, task = np.unique(rows["cpu"], return_inverse=True)
+    workload.window = max(workload.window, CPU_WINDOW * len(cpus))
     events = np.zeros(len(rows), EVENT_DTYPE)
     # Times step back where buffers of several CPUs were merged; a clock does not.
     events["time_ns"] = np.maximum.accumulate(rows["time_ns"]) - rows["time_ns"][0]

@@ -65,7 +65,8 @@ class Workload:
     channels : list of int
         How many messages each holds.
     window : int
-        Events of a trace that one task may run ahead of another.
+        Events of a trace that one task may run ahead of another: 500 for each CPU of the trace, and
+        at least 1000.
     counts : mapping
         ``allocs`` and ``frees`` of one pass, ``marks`` if it has any, and for a trace all its
         counts.

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from unislab._run import run
     from unislab._trace_open import TraceFormatError
     from unislab.comparison import Comparison
+    from unislab.reproduction import Reproduction, published, reproduce
     from unislab.result import Result
     from unislab.trace import Trace
     from unislab.workload import Workload
@@ -65,6 +66,7 @@ __all__ = [
     "Machine",
     "Object",
     "Reaper",
+    "Reproduction",
     "Result",
     "Sheaf",
     "Stats",
@@ -85,7 +87,9 @@ __all__ = [
     "parse_size",
     "parse_time",
     "policies",
+    "published",
     "raw",
+    "reproduce",
     "run",
     "sizes",
     "workloads",
@@ -100,6 +104,7 @@ if (_built := _native.build_info()["version"]) != __version__:
 #: What needs NumPy and pandas is imported when it is first asked for: module, attribute (or None).
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Comparison": ("unislab.comparison", "Comparison"),
+    "Reproduction": ("unislab.reproduction", "Reproduction"),
     "Result": ("unislab.result", "Result"),
     "Trace": ("unislab.trace", "Trace"),
     "TraceFormatError": ("unislab._trace_open", "TraceFormatError"),
@@ -107,6 +112,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "compare": ("unislab._compare", "compare"),
     "datasets": ("unislab.datasets", None),
     "ops": ("unislab.ops", None),
+    "published": ("unislab.reproduction", "published"),
+    "reproduce": ("unislab.reproduction", "reproduce"),
     "run": ("unislab._run", "run"),
     "workloads": ("unislab.workloads", None),
 }

@@ -448,6 +448,44 @@ def run(
         _tables.show_result(result, _tables.console())
 
 
+def _tables_named(ctx: click.Context, parameter: click.Parameter, value: Any) -> list[str]:
+    from unislab.reproduction.data import table_name
+    from unislab.reproduction.tables import NOT_BUILT, TABLES
+
+    if not value or "all" in [name.lower() for name in value]:
+        return [*TABLES, *NOT_BUILT]
+    return [_checked(partial(table_name, name)) for name in value]
+
+
+@cli.command()
+@click.argument("tables", nargs=-1, callback=_tables_named, metavar="[TABLE]...")
+@click.option("--quick", is_flag=True, help="Fewer rows and shorter times: a look, no verdict.")
+@click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Write a picture.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes; by default one for each CPU.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reproduce(
+    tables: list[str], quick: bool, plot: str | None, jobs: int | None, seed: int, as_json: bool
+) -> None:
+    """Run published tables on modelled machines, published beside modelled.
+
+    TABLE is T1 to T5, S1, X1 to X5, or all (the default). A table with a bound gets a verdict:
+    reproduced, sign only (directions right, sizes not), or not reproduced.
+    """
+    from unislab.reproduction.plot import picture
+    from unislab.reproduction.run import processes, run_tables
+
+    shown = sys.stderr.isatty() and not as_json
+    with processes(jobs) as executor:
+        done = run_tables(tables, quick=quick, seed=seed, executor=executor, progress=shown)
+    if plot:
+        picture(done).savefig(plot)
+    if as_json:
+        _print_json([one.to_json() for one in done])
+    else:
+        click.echo("\n\n".join(one.text for one in done))
+
+
 @cli.group()
 def trace() -> None:
     """Look at traces."""

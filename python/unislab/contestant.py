@@ -6,7 +6,7 @@ import os
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unislab import _model, _native
 from unislab.explanation import Explanation
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unislab.allocator import Allocator
 
-__all__ = ["Contestant", "Harness", "PolicyContestant", "Turns", "harness_seconds"]
+__all__ = ["Contestant", "Harness", "PolicyContestant", "Stretch", "Turns", "harness_seconds"]
 
 #: Passes of a chunk take about this long, so that a call into C is nothing beside it.
 CHUNK_S = 0.03
@@ -45,6 +45,17 @@ class Contestant(Turns, Protocol):
     def last_pass(self) -> tuple[float, dict[str, int], pd.DataFrame, dict[str, int]]:
         """One more pass: its seconds, common counters, counters by cache, memory at its end."""
         ...
+
+
+class Stretch(NamedTuple):
+    """What was done in a part of a modelled pass."""
+
+    seconds: float
+    marks: int
+    #: As the core tells it, for :class:`Explanation`.
+    told: dict[str, int]
+    #: Counters by cache.
+    calls: dict[str, dict[str, int]]
 
 
 class PolicyContestant:
@@ -178,6 +189,18 @@ class PolicyContestant:
         ]
         frame = pd.DataFrame(rows, columns=["policy", "cache", "counter", "value"])
         return seconds, changes, frame, memory
+
+    def go_on(self, ns: int) -> Stretch:
+        """Go on with a modelled pass for so long, and tell what was done in that time alone."""
+        before = self._cache_stats()
+        seconds = self._runner.run_for(ns)
+        marks, told = sum(self._runner.marks()), dict(self._runner.explain())
+        after = self._cache_stats()
+        calls = {
+            cache: {n: v - before.get(cache, {}).get(n, 0) for n, v in counters.items()}
+            for cache, counters in after.items()
+        }
+        return Stretch(seconds, marks, told, calls)
 
     def _locks(self) -> dict[str, int]:
         return lock_counts(self.allocator)

@@ -192,12 +192,8 @@ def why(first: Result, second: Result) -> pd.DataFrame:
             x, y = (s[what] / n * 1e9 for s, (n, _) in zip((a, b), units, strict=True))
             if x or y:
                 rows.append((view, what, x, y, y - x))
+    # Having nothing to do follows from all the others: last of its view.
+    rows.sort(key=lambda row: (row[0] != "time", row[1] == PHASES["idle"], -abs(row[4]), row[1]))
     frame = pd.DataFrame(rows, columns=["view", "what", mine, other, "difference"])
-    frame = frame.sort_values(
-        ["view", "difference", "what"],
-        key=lambda column: -column.abs() if column.name == "difference" else column,
-        ascending=[False, True, True],
-        ignore_index=True,
-    )
     frame.attrs["unit"] = f"ns a {unit}"
     return frame

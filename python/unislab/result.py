@@ -193,8 +193,8 @@ class Result:
 
         Columns ``view``, ``what``, the two labels and ``difference`` (the other less this one), in
         ns a MARK, or an allocation where there are no marks (``frame.attrs["unit"]``). The rows of
-        view ``time`` add up to all time of all CPUs; those of view ``lines`` say how much of it
-        went to getting cache lines, and from where.
+        view ``time`` add up to all time of all CPUs, with idleness last, since it follows from the
+        others; those of view ``lines`` say how much went to getting cache lines, and from where.
 
         Raises
         ------

@@ -329,6 +329,17 @@ def test_an_error_names_the_contestant() -> None:
     assert error.value.limit == 2**20
 
 
+def test_a_paced_comparison_keeps_busy_time_and_the_time_of_passes_apart() -> None:
+    # A pass lasts as long as the trace, whose gaps of 50 us and more are kept; what is compared is
+    # for how long CPUs were busy in it.
+    trace = us.datasets.load("tcp_rr")[:1000]
+    c = us.compare(trace, ["slub"], machine=us.Machine.grid(1, 1, 2))
+    result = c.results["slub"]
+    assert result.seconds is not None
+    assert min(result.repeats) == result.seconds.low > trace.duration - 2 * 50e-6
+    assert 0 < c.warm("slub") < result.seconds.low
+
+
 def test_a_modelled_machine_gives_counters_and_no_times() -> None:
     c = us.compare(
         us.workloads.pair(times=50), ["slub", "unified"], machine=us.Machine.grid(1, 1, 1)

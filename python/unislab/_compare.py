@@ -153,7 +153,8 @@ def compare(
             turns.append(Harness(workload, touch))
             stack.callback(turns[-1].close)
         one_each = bool(pace) or machine is not None
-        if machine is not None and timed and _has_gaps(workload):
+        paced = machine is not None and timed and _has_gaps(workload)
+        if paced:
             passes = {c.name: [[_busy(c)] for _ in range(rounds)] for c in contestants}
         else:
             passes = _rounds(turns, rounds if timed else 0, budget / rounds, one_each, progress)
@@ -164,7 +165,8 @@ def compare(
             with _naming(c.name):
                 last, counters, caches, used = c.last_pass()
             entry = entries.get(c.name)
-            warm = [s for chunk in passes[c.name] for s in chunk]
+            # What is compared may be the time in which CPUs were busy: no time of a pass.
+            warm = [] if paced else [s for chunk in passes[c.name] for s in chunk]
             results[c.name] = Result(
                 workload=workload.name,
                 policy=entry.policy if entry else c.name,

@@ -195,5 +195,5 @@ def why(first: Result, second: Result) -> pd.DataFrame:
     # Having nothing to do follows from all the others: last of its view.
     rows.sort(key=lambda row: (row[0] != "time", row[1] == PHASES["idle"], -abs(row[4]), row[1]))
     frame = pd.DataFrame(rows, columns=["view", "what", mine, other, "difference"])
-    frame.attrs["unit"] = f"ns a {unit}"
+    frame.attrs["unit"] = {"mark": "ns a mark", "allocation": "ns an allocation"}[unit]
     return frame

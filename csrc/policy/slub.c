@@ -43,6 +43,17 @@
  */
 #include "policy/slub_slab.h"
 
+/* Instructions of the compiled functions: see slub_paths.c. */
+enum {
+    RUNS_PUT = 58,
+    RUNS_COUNT_SLOW = 9,
+    RUNS_LOAD = 48,
+    RUNS_FROM_FREELIST = 40,
+    RUNS_ALLOCATE = 59, /* the CPU slab among it */
+    RUNS_ACQUIRE = 29,
+    RUNS_LISTED = 30,
+};
+
 /* ---- free, slow path ----------------------------------------------------------------- */
 
 static void count_put(struct us_cache *c, unsigned cpu, unsigned node, enum us_put done)
@@ -67,6 +78,7 @@ static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us
         us_partial_put(c, f, &us_slub_of(c)->node[node], s, object, 0, at_tail);
 
     (void)late;
+    us_runs(RUNS_PUT);
     if (done == US_PUT_BUSY || done == US_PUT_REFUSED)
         return done == US_PUT_REFUSED;
     count_put(c, cpu, node, done);
@@ -79,6 +91,7 @@ static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us
 
 static void count_slow_alloc(const struct us_slub_ask *a, unsigned node)
 {
+    us_runs(RUNS_COUNT_SLOW);
     if (node != us_node_of_cpu(a->c->machine, a->cpu))
         us_count(a->c, a->cpu, US_SLUB_ALLOC_OFF_NODE);
     us_count(a->c, a->cpu, US_SLUB_ALLOC_SLOWPATH);
@@ -91,6 +104,7 @@ static void *load(struct us_slub_ask *a, struct us_slab *s)
     struct us_cache *c = a->c;
     void *seen = s->freelist, *object = us_slab_pop_free(c, s);
 
+    us_runs(RUNS_LOAD);
     if (!object)
         us_slab_isolate(c, s, seen);
     else if (c->local.mode != US_MODE_CONTROL) {
@@ -113,6 +127,7 @@ static void *from_freelist(struct us_slub_ask *a, struct us_slab *s)
     struct us_cache *c = a->c;
     void *object;
 
+    us_runs(RUNS_FROM_FREELIST);
     if (us_slab_pop_local(c, s, &object)) {
         us_count(c, a->cpu, US_SLUB_ALLOC_FASTPATH);
         us_slub_note_pops(c, a->cpu, 1);
@@ -153,6 +168,7 @@ static struct us_slab *acquire_partial(struct us_slub_ask *a)
     bool deferred;
     struct us_slab *s = us_slub_lock_partial(a, &deferred);
 
+    us_runs(RUNS_ACQUIRE);
     if (s)
         us_slub_note_good(a->c, a->cpu);
     else if (!deferred)
@@ -172,6 +188,7 @@ static void *take_listed(struct us_slub_ask *a, struct us_slab *s)
     const unsigned node = s->node;
     void *object = us_partial_take(a->c, a->f, &us_slub_of(a->c)->node[node], s);
 
+    us_runs(RUNS_LISTED);
     if (object)
         count_slow_alloc(a, node);
     return object;
@@ -225,6 +242,7 @@ static void *allocate(struct us_slub_ask *a)
     struct us_slab *s;
     void *object;
 
+    us_runs(RUNS_ALLOCATE);
     if (a->f->nested || !us_local_is_open(&a->c->local, a->cpu))
         return past_cpu_slab(a);
     object = from_cpu_slab(a);

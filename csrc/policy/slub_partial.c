@@ -57,6 +57,22 @@
  */
 #include "policy/slub_partial.h"
 
+/* Instructions of the compiled functions: see slub_paths.c. */
+enum {
+    RUNS_PUT = 23,
+    RUNS_PUT_LOAD = 180,
+    RUNS_LEVEL = 11,
+    RUNS_SERVE = 27,
+    RUNS_FROM_OWNED = 70,
+    RUNS_ALLOCATE = 44, /* the CPU's partial list among it */
+    RUNS_ACQUIRE = 17,
+    RUNS_ACQUIRE_ONE = 75,
+    RUNS_FROM_NODES = 20,
+    RUNS_FROM_NEW = 16,
+    RUNS_SINGLE = 60, /* an object without the CPU's slabs */
+    RUNS_LINKED = 46, /* an object of a bulk */
+};
+
 static bool has_cpu_partial(const struct us_cache *c)
 {
     return us_slub_partial_of(c)->cpu_partial > 0 && c->local.mode != US_MODE_CONTROL;
@@ -121,6 +137,7 @@ static struct us_slab *relist(struct us_cache *c, unsigned cpu, struct us_slab *
             us_partial_remove(p, s);
             us_count(c, cpu, US_SLUB_PARTIAL_FREE_REMOVE_PARTIAL);
         }
+        us_updates((const void *)&s->state, sizeof(s->state));
         atomic_fetch_or_explicit(&s->state, US_SLAB_PRIVATE, memory_order_relaxed);
         s->next = NULL;
         return s;
@@ -182,8 +199,11 @@ static enum outcome put_load(struct us_cache *c, struct us_flight *f, unsigned c
     struct us_partial *p = us_slub_node_of(c, s);
     struct us_slab *empty = NULL;
     struct change ch;
-    const enum outcome out = exchange(c, f, cpu, s, l, &ch);
+    enum outcome out;
 
+    us_runs(RUNS_PUT_LOAD);
+    us_reads(us_slub_partial_of(c), sizeof(struct us_slub_partial));
+    out = exchange(c, f, cpu, s, l, &ch);
     if (out != OUT_DONE)
         return out;
     count_frees(c, cpu, node, l->n);
@@ -207,6 +227,7 @@ static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us
     const struct load l = {object, object, 1, late};
     const enum outcome out = put_load(c, f, cpu, s, &l);
 
+    us_runs(RUNS_PUT);
     if (out == OUT_REFUSED)
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
     return out != OUT_BUSY;
@@ -216,6 +237,7 @@ static bool put(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us
 
 static void count_level(struct us_slub_ask *a, unsigned node, bool cpu_partial)
 {
+    us_runs(RUNS_LEVEL);
     if (cpu_partial)
         us_count(a->c, a->cpu, US_SLUB_PARTIAL_FROM_CPU_PARTIAL);
     else if (node == us_node_of_cpu(a->c->machine, a->cpu))
@@ -229,6 +251,7 @@ static void *serve(struct us_slub_ask *a, struct us_slab *s, bool cpu_partial)
 {
     void *object;
 
+    us_runs(RUNS_SERVE);
     if (!us_slab_pop_local(a->c, s, &object)) {
         us_slub_partial_isolate(a->c, a->f, s, object);
         return NULL;
@@ -269,6 +292,7 @@ static void deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, st
 /* Steps 1 to 4: a slab that the CPU owns and that was taken off its word. NULL: it was given up. */
 static void *from_owned(struct us_slub_ask *a, struct us_slab *s, bool cpu_partial)
 {
+    us_runs(RUNS_FROM_OWNED);
     if (a->node >= 0 && s->node != (unsigned)a->node) {
         us_count(a->c, a->cpu, US_SLUB_PARTIAL_ALLOC_NODE_MISMATCH);
         deactivate(a->c, a->f, a->cpu, s);
@@ -295,6 +319,7 @@ static struct us_slab *pop_cpu_partial(struct us_slub_ask *a)
     if (!list)
         return NULL;
     s = us_slab_of_list(list);
+    us_writes(s, sizeof(*s));
     rest = s->next;
     s->next = NULL;
     us_count(a->c, a->cpu, US_SLUB_PARTIAL_CPU_PARTIAL_ALLOC);
@@ -309,6 +334,7 @@ static uint32_t acquire_one(struct us_slub_ask *a, struct us_partial *p, struct 
 {
     struct us_pair old, next;
 
+    us_runs(RUNS_ACQUIRE_ONE);
     do {
         old = next = us_pair_look(s);
         next.state |= US_SLAB_FROZEN;
@@ -348,6 +374,7 @@ static struct us_slab *acquire(struct us_slub_ask *a, struct us_partial *p)
     struct us_slab *first, *s;
     uint64_t free;
 
+    us_runs(RUNS_ACQUIRE);
     if (us_partial_length(p) == 0 || !us_lock_take(a->f, &p->lock))
         return NULL;
     first = p->slabs.first;
@@ -362,6 +389,7 @@ static struct us_slab *acquire(struct us_slub_ask *a, struct us_partial *p)
 
 static void *from_nodes(struct us_slub_ask *a)
 {
+    us_runs(RUNS_FROM_NODES);
     for (;;) {
         struct us_slab *s = acquire(a, &us_slub_of(a->c)->node[a->home]);
         void *object;
@@ -382,6 +410,7 @@ static void *from_nodes(struct us_slub_ask *a)
 /* Step 7: a new slab, which is still private, becomes the CPU's with all its objects. */
 static void *from_new(struct us_slub_ask *a, struct us_slab *s)
 {
+    us_runs(RUNS_FROM_NEW);
     us_slab_set_local(s, s->freelist, s->free);
     s->freelist = NULL;
     us_slab_set_free(s, 0);
@@ -410,6 +439,7 @@ static void *pop_one(struct us_slub_ask *a, struct us_slab *s, uint32_t *left, b
     struct us_pair old, next;
     enum us_exchange done;
 
+    us_runs(RUNS_SINGLE);
     *broken = false;
     do {
         old = next = us_pair_look(s);
@@ -488,6 +518,7 @@ static void *take_from_new(struct us_slub_ask *a)
 
     if (!s)
         return NULL;
+    us_runs(RUNS_SINGLE);
     p = us_slub_node_of(a->c, s);
     if (!us_lock_take(a->f, &p->lock)) {
         us_slub_partial_release(a->c, a->f, a->cpu, s);
@@ -522,11 +553,26 @@ static void *past_cpu_slab(struct us_slub_ask *a)
     return object ? object : take_from_new(a);
 }
 
+/* Step 5 as long as that list has slabs. */
+static void *from_cpu_partial(struct us_slub_ask *a)
+{
+    const enum us_phase before = us_phase_set(US_PHASE_SECOND);
+    struct us_slab *s;
+    void *object = NULL;
+
+    while (!object && (s = pop_cpu_partial(a)) != NULL)
+        object = from_owned(a, s, true);
+    us_phase_set(before);
+    return object;
+}
+
 static void *allocate(struct us_slub_ask *a)
 {
     struct us_slab *s;
     void *object;
 
+    us_runs(RUNS_ALLOCATE);
+    us_reads(us_slub_partial_of(a->c), sizeof(struct us_slub_partial));
     if (a->f->nested || a->c->local.mode == US_MODE_CONTROL ||
         !us_local_is_open(&a->c->local, a->cpu))
         return past_cpu_slab(a);
@@ -534,10 +580,9 @@ static void *allocate(struct us_slub_ask *a)
     s = us_slub_detach(a->c, a->f, &a->cpu);
     if (s && (object = from_owned(a, s, false)) != NULL)
         return object;
-    while ((s = pop_cpu_partial(a)) != NULL)
-        if ((object = from_owned(a, s, true)) != NULL)
-            return object;
-    object = from_nodes(a);
+    object = from_cpu_partial(a);
+    if (!object)
+        object = from_nodes(a);
     if (object)
         return object;
     s = us_slub_new_slab(a);
@@ -606,6 +651,7 @@ static void free_singly(struct us_cache *c, const struct load *l,
     uint32_t i;
 
     for (i = 0; i < l->n; i++) {
+        us_reads((const char *)next + c->geometry.link, sizeof(next));
         object[i] = next;
         next = us_link_get(c, next);
     }
@@ -644,6 +690,7 @@ void us_slub_partial_free_bulk(struct us_cache *c, size_t n, void *const *object
         const unsigned part = n < WINDOW ? (unsigned)n : WINDOW;
         unsigned i;
 
+        us_runs(RUNS_LINKED * part);
         n -= part;
         for (i = 0; i < part; i++)
             window[i] = object[n + i];

@@ -2,8 +2,21 @@
  * States and rules: slub_partial.c. */
 #include "policy/slub_partial.h"
 
+/* Instructions of the compiled functions: see slub_paths.c. */
+enum {
+    RUNS_LOST = 5,
+    RUNS_CHAIN = 10,
+    RUNS_OWN = 60,
+    RUNS_UNFREEZE = 30,
+    RUNS_UNFROZEN = 55,
+    RUNS_DEACTIVATE = 120,
+    RUNS_FOLLOWED = 14,
+    RUNS_FLUSH = 60,
+};
+
 bool us_slub_partial_lost(struct us_cache *c, unsigned cpu, enum us_exchange done)
 {
+    us_runs(RUNS_LOST);
     if (done == US_EXCHANGE_LOST)
         us_count(c, cpu, US_SLUB_PARTIAL_CMPXCHG_DOUBLE_FAIL);
     return done != US_EXCHANGE_DONE;
@@ -36,6 +49,10 @@ void us_slub_partial_isolate(struct us_cache *c, struct us_flight *f, struct us_
 
 void us_slub_partial_chain(struct us_slab *s, struct us_slab *chain)
 {
+    us_runs(RUNS_CHAIN);
+    us_writes(s, sizeof(*s));
+    if (chain)
+        us_reads(chain, sizeof(*chain));
     s->next = chain;
     s->chain.slabs = 1 + (chain ? chain->chain.slabs : 0);
     s->chain.objects = us_pair_look(s).free + (chain ? chain->chain.objects : 0);
@@ -64,19 +81,26 @@ static struct us_slab *join(struct us_slab *front, struct us_slab *chain)
 
 static void to_nodes(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *chain)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
     struct us_slab *empty = NULL;
 
     us_slub_partial_unfreeze(c, f, cpu, chain, false, &empty);
     us_slub_partial_release(c, f, cpu, empty);
+    us_phase_set(before);
 }
 
 bool us_slub_partial_own(struct us_cache *c, struct us_flight *f, struct us_slab *s, bool drain)
 {
+    const enum us_phase phase = us_phase_set(US_PHASE_SECOND);
     unsigned cpu;
     struct us_list *list = us_local_detach(&c->local, f, 1, &cpu);
     struct us_slab *before = list ? us_slab_of_list(list) : NULL, *drained = NULL;
     bool owned;
 
+    us_runs(RUNS_OWN);
+    us_reads(s, sizeof(*s));
+    if (before)
+        us_reads(before, sizeof(*before));
     if (drain && before && over_limit(c, before)) {
         drained = before;
         before = NULL;
@@ -90,6 +114,7 @@ bool us_slub_partial_own(struct us_cache *c, struct us_flight *f, struct us_slab
         to_nodes(c, f, cpu, drained);
         us_count(c, cpu, US_SLUB_PARTIAL_CPU_PARTIAL_DRAIN);
     }
+    us_phase_set(phase);
     return owned;
 }
 
@@ -107,6 +132,7 @@ static void unfreeze_one(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     struct us_pair old, next;
     bool kept;
 
+    us_runs(RUNS_UNFROZEN);
     do {
         old = next = us_pair_look(s);
         kept = keeps(c, s, old.free);
@@ -119,6 +145,7 @@ static void unfreeze_one(struct us_cache *c, struct us_flight *f, unsigned cpu, 
         us_count(c, cpu, US_SLUB_PARTIAL_FREE_ADD_PARTIAL);
         return;
     }
+    us_writes(s, sizeof(*s));
     s->next = *empty;
     *empty = s;
     us_count(c, cpu, US_SLUB_PARTIAL_DEACTIVATE_EMPTY);
@@ -130,6 +157,7 @@ struct us_slab *us_slub_partial_unfreeze(struct us_cache *c, struct us_flight *f
 {
     struct us_partial *held = NULL;
 
+    us_runs(RUNS_UNFREEZE);
     while (chain) {
         struct us_slab *s = chain;
         struct us_partial *p = us_slub_node_of(c, s);
@@ -141,6 +169,7 @@ struct us_slab *us_slub_partial_unfreeze(struct us_cache *c, struct us_flight *f
         if (!held && !(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
             break;
         held = p;
+        us_reads(s, sizeof(*s));
         chain = s->next;
         unfreeze_one(c, f, cpu, s, empty);
     }
@@ -164,7 +193,9 @@ static bool follow(const struct us_cache *c, struct us_slab *s, bool turn, struc
     void *object = s->local.head, *before = NULL, *next;
     uint32_t i;
 
+    us_reads(s, sizeof(*s));
     *chain = (struct chain){.head = object, .size = us_list_size(s->local.count)};
+    us_runs(RUNS_DEACTIVATE + RUNS_FOLLOWED * chain->size);
     for (i = 0; i < chain->size; i++) {
         if (!us_slab_read_link(c, s, object, &next) || (next == NULL) != (i + 1 == chain->size))
             return false;
@@ -256,6 +287,7 @@ bool us_slub_partial_deactivate(struct us_cache *c, struct us_flight *f, unsigne
         us_partial_add(p, s, old.freelist != NULL);
         us_lock_drop(f, &p->lock);
     } else if (total == objects) {
+        us_writes(s, sizeof(*s));
         s->next = *empty;
         *empty = s;
     }
@@ -271,6 +303,8 @@ static void flush_region(struct us_cache *c, struct us_flight *f, unsigned cpu,
     struct us_list *list = us_words_detach_c(region, 0);
     struct us_slab *s;
 
+    us_runs(RUNS_FLUSH);
+    us_reads(us_slub_partial_of(c), sizeof(struct us_slub_partial));
     if (list) {
         s = us_slub_settle(c, cpu, list);
         if (us_slub_partial_deactivate(c, f, cpu, s, try_only, empty))

@@ -1,6 +1,9 @@
 /* slub_slab.c - the life of a CPU slab under the page lock. States: slub.c. */
 #include "policy/slub_slab.h"
 
+/* Instructions of the compiled functions: see slub_paths.c. */
+enum { RUNS_UNFREEZE = 73, RUNS_DEACTIVATE = 29, RUNS_FLUSH = 60 };
+
 void us_slub_release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
 {
     us_count(c, cpu, US_SLUB_FREE_SLAB);
@@ -34,6 +37,7 @@ static bool unfreeze(struct us_cache *c, struct us_flight *f, unsigned cpu, stru
         total > 0 && (!is_empty || us_partial_length(p) < us_slub_of(c)->min_partial);
     const bool at_tail = us_slub_at_tail(c, cpu, total, is_empty || size == 0);
 
+    us_runs(RUNS_UNFREEZE);
     if (listed && !(try_only ? us_lock_try(f, &p->lock) : us_lock_take(f, &p->lock)))
         return false;
     if (!us_slab_return_local(c, s)) {
@@ -56,6 +60,7 @@ void us_slub_deactivate(struct us_cache *c, struct us_flight *f, unsigned cpu, s
 {
     bool empty = false;
 
+    us_runs(RUNS_DEACTIVATE);
     if (!locked)
         us_slab_lock(f, s);
     if (!unfreeze(c, f, cpu, s, false, &empty))
@@ -77,6 +82,8 @@ void us_slub_flush_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, bo
         return;
     if (!us_local_close(&c->local, f, cpu, try_only, &region))
         return;
+    us_runs(RUNS_FLUSH);
+    us_reads(us_slub_of(c), sizeof(struct us_slub));
     list = region ? us_words_detach_c(region, 0) : NULL;
     if (list) {
         s = us_slub_settle(c, cpu, list);

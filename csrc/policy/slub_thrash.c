@@ -33,6 +33,9 @@
  */
 #include "policy/slub_slab.h"
 
+/* Instructions of the compiled functions: see slub_paths.c. */
+enum { RUNS_MODE = 5, RUNS_THRASH = 20, RUNS_LOCK_PARTIAL = 17, RUNS_SCAN = 30, RUNS_SCANNED = 14 };
+
 #define THRASHING 3 /* slow allocations in a row that served too few */
 
 struct us_slub_thrash {
@@ -42,6 +45,9 @@ struct us_slub_thrash {
 
 static enum us_slub_mode mode_of(const struct us_cache *c)
 {
+    us_runs(RUNS_MODE);
+    if (us_slub_of(c)->thrash)
+        us_reads(&c->tunable[US_SLUB_T_MODE], 2 * sizeof(*c->tunable));
     if (!us_slub_of(c)->thrash || c->local.mode == US_MODE_CONTROL ||
         c->tunable[US_SLUB_T_THRASH_RATIO] == 0)
         return US_SLUB_OFF;
@@ -55,14 +61,21 @@ static uint32_t watermark(const struct us_cache *c)
 
 static bool thrashing(const struct us_cache *c, unsigned cpu)
 {
-    return mode_of(c) == US_SLUB_RATIO && atomic_load_explicit(&us_slub_of(c)->thrash[cpu].slow,
-                                                               memory_order_relaxed) >= THRASHING;
+    const struct us_slub_thrash *t;
+
+    if (mode_of(c) != US_SLUB_RATIO)
+        return false;
+    t = &us_slub_of(c)->thrash[cpu];
+    us_reads(t, sizeof(*t));
+    return atomic_load_explicit(&t->slow, memory_order_relaxed) >= THRASHING;
 }
 
 void us_slub_note_pops(struct us_cache *c, unsigned cpu, uint64_t pops)
 {
-    if (mode_of(c) == US_SLUB_RATIO)
-        atomic_fetch_add_explicit(&us_slub_of(c)->thrash[cpu].fast, pops, memory_order_relaxed);
+    if (mode_of(c) != US_SLUB_RATIO)
+        return;
+    us_updates(&us_slub_of(c)->thrash[cpu], sizeof(*us_slub_of(c)->thrash));
+    atomic_fetch_add_explicit(&us_slub_of(c)->thrash[cpu].fast, pops, memory_order_relaxed);
 }
 
 void us_slub_note_slow(struct us_cache *c, unsigned cpu)
@@ -72,16 +85,22 @@ void us_slub_note_slow(struct us_cache *c, unsigned cpu)
     if (mode_of(c) != US_SLUB_RATIO)
         return;
     t = &us_slub_of(c)->thrash[cpu];
-    if (atomic_exchange_explicit(&t->fast, 0, memory_order_relaxed) < watermark(c))
+    us_runs(RUNS_THRASH);
+    us_updates(t, sizeof(*t));
+    if (atomic_exchange_explicit(&t->fast, 0, memory_order_relaxed) < watermark(c)) {
+        us_updates(t, sizeof(*t));
         atomic_fetch_add_explicit(&t->slow, 1, memory_order_relaxed);
-    else
+    } else {
         atomic_store_explicit(&t->slow, 0, memory_order_relaxed);
+    }
 }
 
 void us_slub_note_good(struct us_cache *c, unsigned cpu)
 {
-    if (thrashing(c, cpu))
-        atomic_store_explicit(&us_slub_of(c)->thrash[cpu].slow, 0, memory_order_relaxed);
+    if (!thrashing(c, cpu))
+        return;
+    us_writes(&us_slub_of(c)->thrash[cpu], sizeof(*us_slub_of(c)->thrash));
+    atomic_store_explicit(&us_slub_of(c)->thrash[cpu].slow, 0, memory_order_relaxed);
 }
 
 bool us_slub_at_tail(const struct us_cache *c, unsigned cpu, uint32_t free, bool at_tail)
@@ -97,7 +116,9 @@ static struct us_slab *lock_most_free(struct us_flight *f, struct us_partial *p,
 
     if (us_partial_length(p) == 0 || !us_lock_take(f, &p->lock))
         return NULL;
+    us_runs(RUNS_SCAN);
     for (s = p->slabs.first; s && (!best || best->free < enough); s = s->next) {
+        us_runs(RUNS_SCANNED);
         if (!us_bytelock_try(f, &s->lock))
             continue;
         if (best && s->free <= best->free) {
@@ -118,6 +139,7 @@ struct us_slab *us_slub_lock_partial(const struct us_slub_ask *a, bool *deferred
     struct us_partial *p = &us_slub_of(a->c)->node[a->home];
     struct us_slab *s;
 
+    us_runs(RUNS_LOCK_PARTIAL);
     *deferred = false;
     if (mode_of(a->c) == US_SLUB_MOSTFREE)
         return lock_most_free(a->f, p, watermark(a->c));

@@ -333,23 +333,8 @@ def one_cpu() -> us.Workload:
     return made
 
 
-def test_the_model_counts_what_this_machine_counts(policy: str) -> None:
-    topology = us.Topology.native()
-    here = us.run(one_cpu(), policy, min_time="1 ms")
-    with us.Allocator(policy, machine=us.Machine.from_topology(topology)) as modelled:
-        cold = us.run(one_cpu(), allocator=modelled)
-    assert cold.seconds is None and cold.harness is None and cold.repeats == ()
-    common = {k: v for k, v in here.counters.items() if not k.startswith("lock_")}
-    assert {k: cold.counters[k] for k in common} == common
-
-
 def test_the_model_counts_the_same_every_time(policy: str) -> None:
     machine = us.Machine.grid(2, 1, 2)
     first, second = (us.run(one_cpu(), policy, machine=machine) for _ in range(2))
     assert dict(first.counters) == dict(second.counters)
     assert dict(first.memory) == dict(second.memory)
-
-
-def test_the_model_refuses_more_than_one_task() -> None:
-    with pytest.raises(ValueError, match="runs workloads of one task so far"):
-        us.run(us.workloads.producer_consumer(), machine=us.Machine.grid(1, 1, 2))

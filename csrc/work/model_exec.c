@@ -567,7 +567,7 @@ static void begin_pass(struct us_runner *r)
 {
     const bool flat = r->facts.span_ns && r->options.pace <= 0;
 
-    r->start = us_sim_align(r->sim);
+    r->start = us_sim_align(r->sim, 0);
     us_sim_clear(r->sim);
     r->sim->shown_ns = r->start / 1000;
     r->events = r->switches = r->wakeups = r->interrupts = r->steals = 0;
@@ -609,7 +609,7 @@ static void end_pass(struct us_runner *r)
 
     r->stop = true;
     run_until(r, US_FOREVER);
-    us_sim_align(r->sim);
+    us_sim_align(r->sim, 0);
     now = us_now(r->machine);
     if (r->machine->virtual_clock)
         now = r->clock_base + r->sim->vcpu[0].clock / 1000;
@@ -651,8 +651,14 @@ static enum us_status finish(struct us_runner *r, struct us_error *error)
 
 static bool may_run(struct us_runner *r, struct us_error *error)
 {
+    const struct us_runner *other;
+
     if (us_running)
         return fail_text(error, US_EBUSY, "another modelled run is under way in this process");
+    other = r->sim->context;
+    if (other && other != r && other->begun)
+        return fail_text(error, US_EBUSY,
+                         "a run of another Runner is under way on this allocator; clean() it");
     if (!us_sim_start(r->sim, cpu_loop, r, error))
         return false;
     us_runner_clean(r);
@@ -669,7 +675,7 @@ enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *ela
             return error ? error->status : US_EBUSY;
         begin_pass(r);
     }
-    us_sim_align(r->sim);
+    us_sim_align(r->sim, 0);
     us_sim_clear(r->sim);
     for (unsigned i = 0; i < r->ntasks; i++)
         r->task[i].marks = 0;
@@ -681,9 +687,10 @@ enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *ela
     r->measured_from = from;
     run_until(r, from + ns * 1000);
     check_end(r);
-    r->measured_ns = (us_sim_align(r->sim) - from) / 1000;
     if (r->ndone == r->ntasks)
         r->measured_ns = (last_end(r) - from) / 1000;
+    else
+        r->measured_ns = (us_sim_align(r->sim, from + ns * 1000) - from) / 1000;
     if (elapsed_ns)
         *elapsed_ns = r->measured_ns;
     return r->failed ? finish(r, error) : US_OK;
@@ -789,6 +796,7 @@ void us_runner_clean(struct us_runner *r)
 void us_runner_forget(struct us_runner *r)
 {
     r->dirty = r->begun = false;
+    r->sim = NULL;
 }
 
 static void count_word(const struct us_runner *r, uint64_t word, uint64_t *objects, uint64_t *bytes)
@@ -983,6 +991,10 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
         fail_text(error, US_EINVAL, "a modelled machine has allocators only");
         return NULL;
     }
+    if (!o->allocator->machine->sim) {
+        fail_text(error, US_EINVAL, "a machine without costs can be scripted only");
+        return NULL;
+    }
     if (us_program_check(p, &facts, error) != US_OK)
         return NULL;
     r = calloc(1, sizeof(*r));
@@ -1006,6 +1018,8 @@ void us_runner_destroy(struct us_runner *r)
     if (!r)
         return;
     us_runner_clean(r);
+    if (r->sim && r->sim->context == r)
+        r->sim->context = NULL;
     for (unsigned i = 0; i < r->ntasks; i++) {
         free(r->task[i].ops);
         free(r->task[i].slot);

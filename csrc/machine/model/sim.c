@@ -267,9 +267,9 @@ void us_sim_idle(struct us_vcpu *v)
     leave(v);
 }
 
-uint64_t us_sim_align(struct us_sim *s)
+uint64_t us_sim_align(struct us_sim *s, uint64_t least)
 {
-    uint64_t latest = 0;
+    uint64_t latest = least;
 
     for (unsigned cpu = 0; cpu < s->machine->ncpus; cpu++)
         latest = s->vcpu[cpu].clock > latest ? s->vcpu[cpu].clock : latest;

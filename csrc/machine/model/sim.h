@@ -93,7 +93,7 @@ struct us_sim {
     uint64_t timer_turn;
     uint64_t event_limit; /* later ones do not happen */
     uint64_t horizon;     /* nobody but who runs has anything to do before */
-    uint32_t horizon_cpu;
+    uint32_t horizon_cpu; /* at that time: from this number on */
     uint64_t comparisons; /* in both heaps */
     void *main;           /* context of the thread of the system */
     char *stacks;
@@ -129,8 +129,8 @@ bool us_sim_run(struct us_sim *s);
 void us_sim_leave(struct us_sim *s); /* at the next settle of whoever runs */
 /* Forgets what was counted; clocks stay. */
 void us_sim_clear(struct us_sim *s);
-/* Between two runs: all clocks show the latest, the others were idle. Returns it. */
-uint64_t us_sim_align(struct us_sim *s);
+/* Between two runs: all clocks show the latest, or `least`; the others were idle. Returns it. */
+uint64_t us_sim_align(struct us_sim *s, uint64_t least);
 
 /* ---- on a virtual CPU ---- */
 
@@ -152,7 +152,7 @@ US_INLINE void us_sim_settle(struct us_vcpu *v)
 {
     const struct us_sim *s = v->sim;
 
-    if (US_UNLIKELY(v->clock > s->horizon || (v->clock == s->horizon && v->id > s->horizon_cpu) ||
+    if (US_UNLIKELY(v->clock > s->horizon || (v->clock == s->horizon && v->id >= s->horizon_cpu) ||
                     s->leave))
         us_sim_switch(v);
 }

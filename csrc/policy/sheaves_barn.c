@@ -5,6 +5,16 @@
  */
 #include "policy/sheaves.h"
 
+/* Instructions of the compiled functions: see sheaves.c. */
+enum {
+    RUNS_NEW = 25,
+    RUNS_LOOK = 16,
+    RUNS_HOLD = 22, /* and what is done in it */
+    RUNS_PAIR_TAKE = 64,
+    RUNS_PAIR_GIVE = 31,
+    RUNS_POPULATE = 66,
+};
+
 /* ---- sheaves --------------------------------------------------------------------------- */
 
 struct us_sheaf *us_sheaf_new(struct us_cache *c)
@@ -14,6 +24,7 @@ struct us_sheaf *us_sheaf_new(struct us_cache *c)
 
     if (!s)
         return NULL;
+    us_runs(RUNS_NEW);
     us_sheaf_init(s, capacity);
     us_count(c, us_cpu_now(c->machine), US_SHEAVES_SHEAF_ALLOC);
     return s;
@@ -21,12 +32,15 @@ struct us_sheaf *us_sheaf_new(struct us_cache *c)
 
 void us_sheaf_free(struct us_cache *c, struct us_sheaf *s)
 {
+    us_runs(RUNS_NEW);
+    us_reads(s, sizeof(*s));
     us_count(c, us_cpu_now(c->machine), US_SHEAVES_SHEAF_FREE);
     us_meta_free(c->slabs->memory, s, us_sheaf_bytes(s->capacity));
 }
 
 /* ---- the barn -------------------------------------------------------------------------- */
 
+/* A barn is one line, its lock's. Looks that are not under the lock: look_at. */
 static uint32_t look(_Atomic uint32_t *count)
 {
     return atomic_load_explicit(count, memory_order_relaxed);
@@ -34,6 +48,7 @@ static uint32_t look(_Atomic uint32_t *count)
 
 static void push(struct us_sheaf **list, _Atomic uint32_t *count, struct us_sheaf *s)
 {
+    us_writes(s, sizeof(*s));
     s->next = *list;
     *list = s;
     atomic_store_explicit(count, look(count) + 1, memory_order_relaxed);
@@ -45,14 +60,23 @@ static struct us_sheaf *pop(struct us_sheaf **list, _Atomic uint32_t *count)
 
     if (!s)
         return NULL;
+    us_writes(s, sizeof(*s));
     *list = s->next;
     s->next = NULL;
     atomic_store_explicit(count, look(count) - 1, memory_order_relaxed);
     return s;
 }
 
+static uint32_t look_at(struct us_barn *b, _Atomic uint32_t *count)
+{
+    us_runs(RUNS_LOOK);
+    us_reads(b, sizeof(*b));
+    return look(count);
+}
+
 static void lock(struct us_flight *f, struct us_barn *b)
 {
+    us_runs(RUNS_HOLD);
     if (!us_lock_take(f, &b->lock))
         __builtin_trap(); /* a flight that is not nested gets its locks */
 }
@@ -62,7 +86,7 @@ struct us_sheaf *us_barn_exchange_empty(struct us_flight *f, struct us_barn *b,
 {
     struct us_sheaf *full;
 
-    if (look(&b->nr_full) == 0)
+    if (look_at(b, &b->nr_full) == 0)
         return NULL;
     lock(f, b);
     full = pop(&b->full, &b->nr_full);
@@ -75,7 +99,7 @@ struct us_sheaf *us_barn_exchange_empty(struct us_flight *f, struct us_barn *b,
 enum us_barn_answer us_barn_exchange_full(struct us_flight *f, struct us_barn *b,
                                           struct us_sheaf *full, struct us_sheaf **empty)
 {
-    if (look(&b->nr_full) >= US_BARN_FULL)
+    if (look_at(b, &b->nr_full) >= US_BARN_FULL)
         return US_BARN_TOO_FULL;
     if (look(&b->nr_empty) == 0)
         return US_BARN_NO_EMPTY;
@@ -92,7 +116,7 @@ static struct us_sheaf *get(struct us_flight *f, struct us_barn *b, struct us_sh
 {
     struct us_sheaf *s;
 
-    if (look(count) == 0)
+    if (look_at(b, count) == 0)
         return NULL;
     lock(f, b);
     s = pop(list, count);
@@ -144,6 +168,7 @@ static bool take_main(struct us_cache *c, struct us_flight *f, struct us_sheaf_p
 {
     int looks;
 
+    us_runs(RUNS_PAIR_TAKE);
     for (looks = 0; looks < 4; looks++) {
         p->cpu = us_cpu_now(c->machine);
         p->main = us_local_sheaf(&c->local, p->cpu, US_MAIN);
@@ -192,6 +217,7 @@ void us_sheaf_pair_give(struct us_cache *c, struct us_flight *f, const struct us
 {
     struct us_sheaf *spare = p->spare;
 
+    us_runs(RUNS_PAIR_GIVE);
     if (spare && us_local_swap(&c->local, f, US_SPARE, p->cpu, NULL, spare))
         spare = NULL;
     if (!spare && us_local_swap(&c->local, f, US_MAIN, p->cpu, NULL, p->main))
@@ -208,6 +234,7 @@ void us_sheaves_populate(struct us_cache *c, struct us_flight *f, unsigned cpu)
 
     if (f->nested || us_sheaves_of(c)->capacity == 0 || us_local_populated(&c->local, cpu))
         return;
+    us_runs(RUNS_POPULATE);
     w = us_meta_alloc(mem, sizeof(*w));
     s = w ? us_sheaf_new(c) : NULL;
     if (s) {

@@ -15,6 +15,22 @@
  */
 #include "policy/sheaves.h"
 
+/* Instructions of the compiled functions: see sheaves.c. */
+enum {
+    RUNS_ALLOC = 60,
+    RUNS_ALLOC_EACH = 10,
+    RUNS_REPLACED = 60,
+    RUNS_FREE = 40,
+    RUNS_FREE_EACH = 18,
+    RUNS_FLUSH_REMOTE = 29,
+    RUNS_PAST_FULL = 80,
+    RUNS_LEND = 25,
+    RUNS_TOP_UP = 30,
+    RUNS_PREFILL = 60,
+    RUNS_RETURN = 60,
+    RUNS_POP = 30,
+};
+
 /* ---- allocation ------------------------------------------------------------------------ */
 
 /* As single calls, for what has a node, for signal handlers and for caches without sheaves. */
@@ -42,7 +58,9 @@ static unsigned from_replaced(struct us_cache *c, struct us_flight *f, void **ou
     if (how != US_REPLACED_NOT) {
         const uint32_t size = us_sheaf_size(p.main);
 
+        us_runs(RUNS_REPLACED);
         k = n < size ? (uint32_t)n : size;
+        us_reads(p.main->object + size - k, k * sizeof(*out));
         __builtin_memcpy(out, p.main->object + size - k, k * sizeof(*out));
         us_sheaf_set(p.main, size - k);
         if (how == US_REPLACED_BARN)
@@ -58,6 +76,7 @@ static void count_refilled(struct us_cache *c, void *const *object, unsigned n)
     const unsigned cpu = us_cpu_now(c->machine), node = us_node_of_cpu(c->machine, cpu);
     unsigned away = 0, i;
 
+    us_runs((uint64_t)RUNS_ALLOC_EACH * n);
     for (i = 0; i < n; i++)
         away += us_node_of(&c->slabs->range, object[i]) != node;
     us_count_n(c, cpu, US_SHEAVES_ALLOC_OFF_NODE, away);
@@ -87,14 +106,17 @@ static bool from_slabs(struct us_sheaves_ask *a, void **out, size_t n)
 
 static bool alloc_rest(struct us_sheaves_ask *a, size_t n, void **out, size_t *got)
 {
+    us_reads(us_sheaves_of(a->c), offsetof(struct us_sheaves, lent_lock));
     a->cpu = us_cpu_now(a->c->machine);
     a->home = us_node_of_cpu(a->c->machine, a->cpu);
     if (US_UNLIKELY(!us_local_populated(&a->c->local, a->cpu)))
         us_sheaves_populate(a->c, a->f, a->cpu);
     us_sheaves_check_deferred(a->c, a->f, a->home);
     while (*got < n) {
+        const enum us_phase before = us_phase_set(US_PHASE_SECOND);
         const unsigned k = from_replaced(a->c, a->f, out + *got, n - *got);
 
+        us_phase_set(before);
         if (k == 0)
             break;
         *got += k;
@@ -111,6 +133,7 @@ size_t us_sheaves_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_
 
     if (node >= 0 || us_sheaves_has_none(c) || us_flight_current() != NULL)
         return alloc_each(c, flags, node, n, out);
+    us_runs(RUNS_ALLOC);
     got = us_local_main_take(&c->local, out, n < UINT32_MAX ? (unsigned)n : UINT32_MAX);
     if (got == n)
         return n;
@@ -140,6 +163,7 @@ static void flush_remote(struct freeing *g)
     struct us_flight f;
     unsigned i;
 
+    us_runs(RUNS_FLUSH_REMOTE);
     if (g->nremote > 0 && us_flight_current() == NULL && us_flight_try(g->c->machine, &f)) {
         us_sheaves_put_freed(g->c, &f, g->remote, g->nremote);
         us_flight_leave(&f);
@@ -164,6 +188,9 @@ static size_t free_past_full(struct us_cache *c, void *const *object, size_t n)
         us_sheaves_free_slow(c, object[0]);
         return 1;
     }
+    us_runs(RUNS_PAST_FULL);
+    us_reads(us_sheaves_of(c), offsetof(struct us_sheaves, lent_lock));
+    us_phase_set(US_PHASE_SECOND);
     if (us_sheaf_pair_take(c, &f, &p)) {
         how = us_sheaf_full(p.main) ? us_sheaves_replace_full(c, &f, &p, &too_full)
                                     : US_REPLACED_SPARE;
@@ -179,6 +206,7 @@ static size_t free_past_full(struct us_cache *c, void *const *object, size_t n)
         }
         us_sheaf_pair_give(c, &f, &p);
     }
+    us_phase_set(US_PHASE_SLOW);
     if (how == US_REPLACED_NOT)
         us_sheaves_put_freed(c, &f, object, (unsigned)n);
     us_flight_leave(&f);
@@ -226,6 +254,7 @@ void us_sheaves_free_bulk(struct us_cache *c, size_t n, void *const *object)
     struct freeing g = {.c = c};
     size_t i = 0;
 
+    us_runs(RUNS_FREE + RUNS_FREE_EACH * n);
     while (i < n) {
         const unsigned node = us_node_of_cpu(c->machine, us_cpu_now(c->machine));
 
@@ -247,6 +276,11 @@ static void lend(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
 
     if (!us_lock_take(f, &st->lent_lock))
         __builtin_trap(); /* not nested */
+    us_runs(RUNS_LEND);
+    us_writes(&st->lent, sizeof(st->lent));
+    us_writes(s, sizeof(*s));
+    if (st->lent)
+        us_writes(st->lent, sizeof(*s));
     s->prev = NULL;
     s->next = st->lent;
     if (st->lent)
@@ -261,6 +295,11 @@ static void take_back(struct us_cache *c, struct us_flight *f, struct us_sheaf *
 
     if (!us_lock_take(f, &st->lent_lock))
         __builtin_trap();
+    us_runs(RUNS_LEND);
+    us_writes(s, sizeof(*s));
+    us_writes(s->prev ? (void *)s->prev : &st->lent, sizeof(void *));
+    if (s->next)
+        us_writes(s->next, sizeof(*s));
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -286,9 +325,11 @@ static bool top_up(const struct us_sheaves_ask *a, struct us_sheaf *s, uint32_t 
     const uint32_t size = us_sheaf_size(s);
     unsigned got;
 
+    us_runs(RUNS_TOP_UP);
     if (size >= n)
         return true;
     got = us_sheaves_refill(a, s->object + size, s->capacity - size);
+    us_writes(s->object + size, got * sizeof(*s->object));
     us_count_n(a->c, us_cpu_now(a->c->machine), US_SHEAVES_SHEAF_REFILL, got);
     us_sheaf_set(s, size + got);
     return size + got >= n;
@@ -361,6 +402,8 @@ struct us_sheaf *us_sheaves_prefill(struct us_cache *c, unsigned flags, uint32_t
 
     if (!us_flight_try(c->machine, &f))
         return NULL;
+    us_runs(RUNS_PREFILL);
+    us_reads(us_sheaves_of(c), offsetof(struct us_sheaves, lent_lock));
     a = ask_here(c, &f, flags);
     if (!f.nested) {
         us_sheaves_populate(c, &f, a.cpu);
@@ -376,6 +419,7 @@ void *us_sheaves_alloc_from(struct us_cache *c, struct us_sheaf *s)
     void *object = NULL;
 
     us_flight_enter(c->machine, &f); /* who looks at accounts finds it in one place */
+    us_runs(RUNS_POP);
     if (us_sheaf_pop_c(s, &object))
         us_count(c, us_cpu_now(c->machine), US_SHEAVES_ALLOC_FASTPATH);
     us_flight_leave(&f);
@@ -401,6 +445,7 @@ static void return_sheaf(const struct us_sheaves_ask *a, struct us_sheaf *s)
     us_count(a->c, a->cpu, fast ? US_SHEAVES_SHEAF_RETURN_FAST : US_SHEAVES_SHEAF_RETURN_SLOW);
     if (fast)
         return;
+    us_reads(barn, sizeof(*barn));
     if (atomic_load_explicit(&barn->nr_full, memory_order_relaxed) >= US_BARN_FULL ||
         !top_up(a, s, s->capacity)) {
         end_sheaf(a->c, a->f, s);
@@ -417,6 +462,8 @@ void us_sheaves_return(struct us_cache *c, struct us_sheaf *s)
     struct us_flight f;
 
     us_flight_enter(c->machine, &f);
+    us_runs(RUNS_RETURN);
+    us_reads(us_sheaves_of(c), offsetof(struct us_sheaves, lent_lock));
     a = ask_here(c, &f, 0);
     us_sheaves_populate(c, &f, a.cpu);
     take_back(c, &f, s);

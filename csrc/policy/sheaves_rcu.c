@@ -8,12 +8,17 @@
  */
 #include "policy/sheaves.h"
 
+/* Instructions of the compiled functions, estimated: see sheaves.c. */
+enum { RUNS_SHEAF = 40, RUNS_DONE = 50 };
+
 /* The spare if that is empty, an empty one of the barn, a new one. */
 struct us_sheaf *us_sheaves_rcu_sheaf(struct us_cache *c, struct us_flight *f)
 {
     struct us_sheaf *s = NULL;
     struct us_sheaf_pair p;
 
+    us_runs(RUNS_SHEAF);
+    us_reads(us_sheaves_of(c), offsetof(struct us_sheaves, lent_lock));
     if (us_sheaves_of(c)->capacity == 0)
         return NULL;
     if (us_sheaf_pair_take(c, f, &p)) {
@@ -38,6 +43,7 @@ void us_sheaves_rcu_count(struct us_cache *c, unsigned cpu, bool sheaf)
 
 static bool has_full(struct us_barn *b)
 {
+    us_reads(b, sizeof(*b));
     return atomic_load_explicit(&b->nr_full, memory_order_relaxed) >= US_BARN_FULL;
 }
 
@@ -52,6 +58,7 @@ static void to_barn(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
     const unsigned cpu = us_cpu_now(c->machine);
     struct us_barn *barn = &us_sheaves_of(c)->barn[us_node_of(&c->slabs->range, s->object[0])];
 
+    us_reads(&s->object[0], sizeof(*s->object));
     if (!has_full(barn)) {
         us_count(c, cpu, US_SHEAVES_BARN_PUT);
         us_count_n(c, cpu, US_SHEAVES_FREE_RCU_BARN, us_sheaf_size(s));
@@ -69,6 +76,7 @@ static void to_barn(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
 
 void us_sheaves_rcu_done(struct us_cache *c, struct us_flight *f, struct us_sheaf *s, bool barn)
 {
+    us_runs(RUNS_DONE);
     if (barn) {
         to_barn(c, f, s);
         return;

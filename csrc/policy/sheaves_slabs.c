@@ -8,6 +8,30 @@
  */
 #include "policy/sheaves.h"
 
+/* Instructions of the compiled functions: see sheaves.c. */
+enum {
+    RUNS_PUT_CHAIN = 40,
+    RUNS_COUNT_FREED = 8,
+    RUNS_PUT_ONE = 38,
+    RUNS_LINKED = 33, /* an object */
+    RUNS_PUT_SLAB = 60,
+    RUNS_PUT_PIECES = 40,
+    RUNS_FLUSH = 28,
+    RUNS_COUNT_SLOW = 20,
+    RUNS_FROM_LIST = 15,
+    RUNS_MAY_ROB = 19,
+    RUNS_NEIGHBOUR = 12,
+    RUNS_NEW_SLAB = 26,
+    RUNS_PUBLISH = 39,
+    RUNS_ONE = 40,
+    RUNS_EMPTY_OUT = 42,
+    RUNS_UNPULL = 30,
+    RUNS_REFILL = 40,
+    RUNS_REFILL_FROM = 50,
+    RUNS_REFILL_NEW = 60,
+    RUNS_REFILLED = 13, /* an object of a new slab */
+};
+
 /* ---- putting back ---------------------------------------------------------------------- */
 
 static void release(struct us_cache *c, struct us_flight *f, unsigned cpu, struct us_slab *s)
@@ -31,6 +55,7 @@ static bool put_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, str
     const enum us_put done =
         us_chained_put(c, f, &st->node[s->node], s, chain, st->min_partial, &lost);
 
+    us_runs(RUNS_PUT_CHAIN);
     count_lost(c, cpu, lost);
     switch (done) {
     case US_PUT_BUSY:
@@ -52,6 +77,7 @@ static bool put_chain(struct us_cache *c, struct us_flight *f, unsigned cpu, str
 
 static void count_freed(struct us_cache *c, unsigned cpu, unsigned node, uint32_t n)
 {
+    us_runs(RUNS_COUNT_FREED);
     if (node != us_node_of_cpu(c->machine, cpu))
         us_count_n(c, cpu, US_SHEAVES_FREE_OFF_NODE, n);
     us_count_n(c, cpu, US_SHEAVES_FREE_SLOWPATH, n);
@@ -62,11 +88,15 @@ bool us_sheaves_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, v
     const struct us_chain one = {.head = object, .tail = object, .n = 1};
     struct us_slab *s = us_cache_slab(c, object);
     const unsigned node = s->node; /* the slab may be gone afterwards */
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
+    bool done;
 
-    if (!put_chain(c, f, cpu, s, &one))
-        return false;
-    count_freed(c, cpu, node, 1);
-    return true;
+    us_runs(RUNS_PUT_ONE);
+    done = put_chain(c, f, cpu, s, &one);
+    if (done)
+        count_freed(c, cpu, node, 1);
+    us_phase_set(before);
+    return done;
 }
 
 /* Links the objects of one slab, beginning with the last of object[0..n), and moves those that it
@@ -118,6 +148,7 @@ static void put_piece(struct us_cache *c, struct us_flight *f, void **object, un
             n--;
             continue;
         }
+        us_runs(RUNS_PUT_SLAB);
         n = link_one_slab(c, object, n, &s, &chain);
         node = s->node;
         (void)put_chain(c, f, cpu, s, &chain); /* not nested: done */
@@ -129,8 +160,10 @@ static void put_piece(struct us_cache *c, struct us_flight *f, void **object, un
 static void put_pieces(struct us_cache *c, struct us_flight *f, void *const *object, unsigned n,
                        bool freed)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
     void *piece[US_SHEAF_BATCH];
 
+    us_runs(RUNS_PUT_PIECES + (uint64_t)RUNS_LINKED * n);
     while (n > 0) {
         const unsigned k = n < US_SHEAF_BATCH ? n : US_SHEAF_BATCH;
 
@@ -138,6 +171,7 @@ static void put_pieces(struct us_cache *c, struct us_flight *f, void *const *obj
         __builtin_memcpy(piece, object + n, k * sizeof(*piece));
         put_piece(c, f, piece, k, freed);
     }
+    us_phase_set(before);
 }
 
 void us_sheaves_put(struct us_cache *c, struct us_flight *f, void *const *object, unsigned n)
@@ -154,6 +188,8 @@ void us_sheaf_flush(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
 {
     const uint32_t n = us_sheaf_size(s);
 
+    us_runs(RUNS_FLUSH);
+    us_reads(s->object, n * sizeof(*s->object));
     us_count_n(c, us_cpu_now(c->machine), US_SHEAVES_SHEAF_FLUSH, n);
     us_sheaves_put(c, f, s->object, n);
     us_sheaf_set(s, 0);
@@ -163,6 +199,7 @@ void us_sheaf_flush(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
 
 static void count_slow(const struct us_sheaves_ask *a, const void *object)
 {
+    us_runs(RUNS_COUNT_SLOW);
     if (us_node_of(&a->c->slabs->range, object) != us_node_of_cpu(a->c->machine, a->cpu))
         us_count(a->c, a->cpu, US_SHEAVES_ALLOC_OFF_NODE);
     us_count(a->c, a->cpu, US_SHEAVES_ALLOC_SLOWPATH);
@@ -173,6 +210,7 @@ static void *from_list(const struct us_sheaves_ask *a, unsigned node)
     uint64_t lost = 0;
     void *object = us_chained_take(a->c, a->f, &us_sheaves_of(a->c)->node[node], &lost);
 
+    us_runs(RUNS_FROM_LIST);
     count_lost(a->c, a->cpu, lost);
     return object;
 }
@@ -188,6 +226,7 @@ static bool may_rob(const struct us_sheaves_ask *a)
 {
     const struct us_sheaves *st = us_sheaves_of(a->c);
 
+    us_runs(RUNS_MAY_ROB);
     return !(a->flags & US_THISNODE) && a->c->machine->nnodes > 1 && st->defrag_threshold > 0 &&
            us_random(a->c->machine) % 1024 <= st->defrag_threshold;
 }
@@ -196,6 +235,7 @@ static bool has_more_than_it_must(const struct us_sheaves_ask *a, unsigned node)
 {
     const struct us_sheaves *st = us_sheaves_of(a->c);
 
+    us_runs(RUNS_NEIGHBOUR);
     return node < a->c->machine->nnodes && us_partial_length(&st->node[node]) > st->min_partial;
 }
 
@@ -218,6 +258,7 @@ static struct us_slab *new_slab(const struct us_sheaves_ask *a, unsigned flags)
     bool fallback = false;
     struct us_slab *s = us_slab_new(a->c, a->f, a->home, flags, &fallback);
 
+    us_runs(RUNS_NEW_SLAB);
     if (!s)
         return NULL;
     us_count(a->c, us_cpu_now(a->c->machine), US_SHEAVES_ALLOC_SLAB);
@@ -232,8 +273,10 @@ static bool publish(const struct us_sheaves_ask *a, struct us_slab *s)
 {
     struct us_partial *p = &us_sheaves_of(a->c)->node[s->node];
 
+    us_runs(RUNS_PUBLISH);
     if (!us_lock_take(a->f, &p->lock))
         return false;
+    us_writes(s, sizeof(*s));
     us_slab_set_state(s, 0);
     if (s->free > 0)
         us_partial_add(p, s, false);
@@ -280,8 +323,10 @@ static void *preferred(const struct us_sheaves_ask *a)
 
 void *us_sheaves_one(struct us_sheaves_ask *a)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
     void *object = preferred(a);
 
+    us_runs(RUNS_ONE);
     if (!object)
         object = from_list(a, a->home);
     if (!object)
@@ -294,6 +339,7 @@ void *us_sheaves_one(struct us_sheaves_ask *a)
         a->cpu = us_cpu_now(a->c->machine); /* pages may have taken long */
         count_slow(a, object);
     }
+    us_phase_set(before);
     return object;
 }
 
@@ -307,6 +353,7 @@ static unsigned empty_out(const struct us_sheaves_ask *a, struct us_slab *s, voi
     uint64_t lost = 0;
     uint32_t got = n;
 
+    us_runs(RUNS_EMPTY_OUT);
     if (us_chained_empty(a->c, a->f, s, out, &got, &rest, &lost) && rest.n > 0)
         (void)put_chain(a->c, a->f, cpu, s, &rest);
     count_lost(a->c, cpu, lost);
@@ -319,6 +366,7 @@ static void unpull(const struct us_sheaves_ask *a, struct us_partial *p, struct 
 {
     struct us_slab *empty;
 
+    us_runs(RUNS_UNPULL);
     if (!us_lock_take(a->f, &p->lock))
         __builtin_trap(); /* not nested */
     empty = us_chained_unpull(p, pulled, us_sheaves_of(a->c)->min_partial);
@@ -333,6 +381,7 @@ static unsigned refill_from(const struct us_sheaves_ask *a, unsigned node, bool 
     struct us_slab *s, *next;
     unsigned got = 0;
 
+    us_runs(RUNS_REFILL_FROM);
     if (us_partial_length(p) == 0)
         return 0;
     if (!(try_only ? us_lock_try(a->f, &p->lock) : us_lock_take(a->f, &p->lock)))
@@ -340,6 +389,7 @@ static unsigned refill_from(const struct us_sheaves_ask *a, unsigned node, bool 
     s = us_chained_pull(p, n);
     us_lock_drop(a->f, &p->lock);
     for (; s && got < n; s = next) {
+        us_writes(s, sizeof(*s));
         next = s->next;
         s->next = NULL;
         got += empty_out(a, s, out + got, n - got);
@@ -359,19 +409,23 @@ static unsigned refill_from_new(const struct us_sheaves_ask *a, void **out, unsi
     for (got = 0; got < n && s->free > 0; got++)
         if ((out[got] = us_slab_pop_free(a->c, s)) == NULL)
             break;
+    us_runs(RUNS_REFILL_NEW + RUNS_REFILLED * got);
     (void)publish(a, s); /* not nested: done */
     return got;
 }
 
 unsigned us_sheaves_refill(const struct us_sheaves_ask *a, void **out, unsigned n)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
     unsigned got = refill_from(a, a->home, false, out, n), k, more;
 
+    us_runs(RUNS_REFILL);
     if (got < n && may_rob(a))
         for (k = 1; got < n && k < 2 * a->c->machine->nnodes; k++)
             if (has_more_than_it_must(a, neighbour(a->home, k)))
                 got += refill_from(a, neighbour(a->home, k), true, out + got, n - got);
     while (got < n && (more = refill_from_new(a, out + got, n - got)) > 0)
         got += more;
+    us_phase_set(before);
     return got;
 }

@@ -142,11 +142,16 @@ US_INLINE struct us_queue *us_slabp_alien(const struct us_cache *c, unsigned nod
 {
     struct us_queue **alien = us_slabp_node_of(c, node)->alien;
 
-    return alien ? alien[of] : NULL;
+    us_reads(&us_slabp_node_of(c, node)->alien, sizeof(alien));
+    if (!alien)
+        return NULL;
+    us_reads(&alien[of], sizeof(*alien));
+    return alien[of];
 }
 /* As a racy reader sees it. */
 US_INLINE bool us_slabp_has_free(const struct us_cache *c, unsigned node)
 {
+    us_reads(&us_slabp_node_of(c, node)->free_objects, sizeof(uint64_t));
     return __atomic_load_n(&us_slabp_node_of(c, node)->free_objects, __ATOMIC_RELAXED) != 0;
 }
 /* An array is touched when something was popped since the last ageing pass. */
@@ -154,12 +159,15 @@ US_INLINE bool us_slabp_touched(const struct us_ring *r)
 {
     const uint64_t seen = atomic_load_explicit(&((struct us_ring *)r)->seen, memory_order_relaxed);
 
+    us_reads(r, 1);
     return seen == US_SEEN_TOUCHED || us_header_pops(seen) != us_header_pops(us_ring_header(r));
 }
 US_INLINE uint32_t us_slabp_room(const struct us_queue *q)
 {
     const uint32_t size = q ? us_queue_size(q) : 0;
 
+    if (q)
+        us_reads(q, sizeof(*q));
     return q && size < q->capacity ? q->capacity - size : 0;
 }
 
@@ -199,10 +207,13 @@ enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_
 bool us_slabp_make_node(struct us_cache *c, unsigned node);
 void us_slabp_drop_node(struct us_cache *c, unsigned node);
 size_t us_slabp_array_bytes(uint32_t entries); /* of metadata that the original takes */
+enum { US_SLABP_RUNS_PLAN = 54 };              /* with the two functions called (slab.c) */
 US_INLINE struct us_ring_plan us_slabp_ring_plan(const struct us_cache *c)
 {
     const uint32_t limit = us_slabp_of(c)->limit;
 
+    us_runs(US_SLABP_RUNS_PLAN);
+    us_reads(us_slabp_of(c), sizeof(struct us_slabp));
     return (struct us_ring_plan){.capacity = limit, .account = us_slabp_array_bytes(limit)};
 }
 /* Counts the node's CPUs anew for its free_limit. */

@@ -15,6 +15,9 @@
 
 #define NS 1000000000u
 
+/* Instructions of the compiled functions: see slab.c. A tick's are shared out by estimate. */
+enum { RUNS_TICK = 30, RUNS_REAP_ALIEN = 30, RUNS_REAP_NODE = 43, RUNS_DUE = 20, RUNS_FLUSH = 30 };
+
 /* ---- ageing -----------------------------------------------------------------------------------
  */
 
@@ -24,6 +27,7 @@ static unsigned due(const struct us_cache *c, const struct us_ring *ring)
     const unsigned size = us_ring_size(ring), fifth = (ring->capacity + 4) / 5;
 
     (void)c;
+    us_runs(RUNS_DUE);
     if (us_slabp_touched(ring))
         return 0;
     return fifth > size ? (size + 1) / 2 : fifth;
@@ -38,10 +42,14 @@ static unsigned reap_alien(struct us_cache *c, struct us_flight *f, unsigned cpu
     struct us_queue *a;
     unsigned to_slabs = 0;
 
+    us_runs(RUNS_REAP_ALIEN);
     if (nnodes < 2)
         return 0;
+    us_writes(&st->rotor[cpu], sizeof(*st->rotor));
     a = us_slabp_alien(c, node, (node + 1 + st->rotor[cpu]) % nnodes);
     st->rotor[cpu] = (st->rotor[cpu] + 1) % (nnodes - 1);
+    if (a)
+        us_reads(a, sizeof(*a));
     if (!a || us_queue_size(a) == 0 || !us_lock_try(f, us_queue_lock(a)))
         return 0;
     us_slabp_drain_alien(c, f, cpu, a, &chain, &to_slabs);
@@ -57,8 +65,10 @@ static bool node_is_due(const struct us_cache *c, struct us_slabp_node *node, ui
     if (node->next_reap == 0)
         node->next_reap =
             now - US_SLABP_CPU_PERIOD + US_SLABP_NODE_PERIOD + c->id % 4 * (uint64_t)NS;
+    us_reads(&node->next_reap, sizeof(node->next_reap));
     if (now < node->next_reap)
         return false;
+    us_writes(&node->next_reap, sizeof(node->next_reap));
     node->next_reap = now + US_SLABP_NODE_PERIOD;
     return true;
 }
@@ -66,10 +76,14 @@ static bool node_is_due(const struct us_cache *c, struct us_slabp_node *node, ui
 /* The ageing mark of the shared array: how many objects have to go. */
 static unsigned due_of_shared(struct us_cache *c, struct us_slabp_node *node)
 {
-    const unsigned n = node->shared ? due(c, node->shared->ring) : 0;
+    unsigned n;
 
-    if (node->shared)
-        us_queue_untouch(node->shared);
+    us_reads(&node->shared, sizeof(node->shared));
+    if (!node->shared)
+        return 0;
+    us_reads(node->shared, sizeof(*node->shared));
+    n = due(c, node->shared->ring);
+    us_queue_untouch(node->shared);
     return n;
 }
 
@@ -78,6 +92,7 @@ static uint64_t due_of_free_list(const struct us_cache *c, struct us_slabp_node 
     const uint64_t num = c->geometry.objects;
     const bool touched = node->free_touched;
 
+    us_writes(&node->free_touched, sizeof(node->free_touched));
     node->free_touched = false;
     return touched ? 0 : (node->free_limit + 5 * num - 1) / (5 * num);
 }
@@ -89,6 +104,7 @@ static unsigned reap_node(struct us_cache *c, struct us_flight *f, unsigned cpu,
     unsigned shared = 0, moved;
     uint64_t slabs = 0;
 
+    us_runs(RUNS_REAP_NODE);
     if (!us_lock_take(f, &node->lock))
         return 0;
     if (node_is_due(c, node, now)) {
@@ -109,8 +125,11 @@ bool us_slabp_tick_closes(const struct us_cache *c, unsigned cpu, uint64_t now)
 
 void us_slabp_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_t now)
 {
+    enum us_phase before = us_phase_set(US_PHASE_SECOND);
     uint64_t moved = reap_alien(c, f, cpu);
 
+    us_phase_set(before);
+    us_runs(RUNS_TICK);
     moved += us_cpu_age(c, f, cpu, due, false, us_slabp_drain);
     moved += reap_node(c, f, cpu, now);
     us_stat_add(c, cpu, US_EXPIRE_OBJECTS, moved);
@@ -148,6 +167,7 @@ static void flush_node(struct us_cache *c, struct us_flight *f, unsigned cpu, bo
     for (of = 0; of < nnodes; of++) {
         struct us_queue *a = us_slabp_alien(c, node, of);
 
+        us_runs(RUNS_FLUSH);
         if (a && us_queue_size(a))
             flush_alien(c, f, cpu, a, try_only);
         if (a || of == node)

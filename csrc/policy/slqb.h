@@ -153,19 +153,23 @@ US_INLINE struct us_slqb *us_slqb_of(const struct us_cache *c)
 /* NULL until the CPU's first slow path. */
 US_INLINE struct us_slqb_cpu *us_slqb_cpu_of(const struct us_cache *c, unsigned cpu)
 {
+    us_reads(&c->local.region[cpu], sizeof(*c->local.region));
     return __atomic_load_n((struct us_slqb_cpu **)&c->local.region[cpu], __ATOMIC_ACQUIRE);
 }
 /* The list that owns a slab lies where list policies with a CPU slab keep its chain. */
 US_INLINE struct us_slqb_list *us_slqb_owner(const struct us_slab *s)
 {
+    us_reads(s, sizeof(*s));
     return __atomic_load_n((struct us_slqb_list *const *)&s->local.head, __ATOMIC_RELAXED);
 }
 US_INLINE uint32_t us_slqb_size(const struct us_slqb_list *l)
 {
+    us_reads(&l->free, sizeof(l->free));
     return us_counted_size(us_counted_header(&l->free));
 }
 US_INLINE uint32_t us_slqb_nr_remote(const struct us_slqb_list *l)
 {
+    us_reads(&l->remote_free.n, sizeof(l->remote_free.n));
     return __atomic_load_n(&l->remote_free.n, __ATOMIC_RELAXED);
 }
 

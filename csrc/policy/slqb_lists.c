@@ -14,6 +14,32 @@
 #define FOLLOWED (US_COUNTED_MAX - 1ull)
 #define MARKED   (US_COUNTED_MAX + 0ull)
 
+/* Instructions of the compiled functions: see slqb.c. */
+enum {
+    RUNS_MARK = 26, /* an object */
+    RUNS_PUT = 60,
+    RUNS_PUT_CHAIN = 30,
+    RUNS_PUT_NEXT = 12,
+    RUNS_PUT_ONE = 60,
+    RUNS_FILL = 46,
+    RUNS_FILL_NEW = 105,
+    RUNS_SETTLE = 28,
+    RUNS_OWN = 24,
+    RUNS_DISOWN = 19,
+    RUNS_CLOSED = 21,
+    RUNS_PUSH = 11,
+    RUNS_POP = 23,
+    RUNS_FLUSH = 60,
+    RUNS_FLUSH_NEXT = 37,
+    RUNS_FOLLOW = 15, /* to an object behind */
+    RUNS_CLAIM = 21,
+    RUNS_CLAIMED = 34,
+    RUNS_TO_RLIST = 54,
+    RUNS_BRING = 50,
+    RUNS_SEND_HOME = 20,
+    RUNS_WORK_END = 20,
+};
+
 void us_slqb_list_init(const struct us_cache *c, struct us_slqb_list *l, unsigned node, int cpu)
 {
     l->free.limit = us_slqb_of(c)->hiwater;
@@ -55,11 +81,14 @@ static bool at_home(const struct us_cache *c, const void *object)
 {
     const struct us_slab *s = us_cache_slab(c, object);
 
+    if (s)
+        us_reads(s, sizeof(*s));
     return s && s->cache == c;
 }
 
 static void set_header(struct us_slqb_list *l, uint64_t header)
 {
+    us_writes(&l->free, sizeof(l->free));
     __atomic_store_n(&l->free.header, header, __ATOMIC_RELAXED);
 }
 
@@ -108,6 +137,7 @@ static uint32_t mark(struct us_cache *c, uint64_t base, void *object, uint32_t n
         sound = object;
         object = us_counted_object(base, link);
     }
+    us_runs((uint64_t)RUNS_MARK * i);
     if (i < n)
         us_report_misuse(c, US_MISUSE_LIST, sound);
     return i;
@@ -117,6 +147,7 @@ static uint32_t mark(struct us_cache *c, uint64_t base, void *object, uint32_t n
 
 static void note_length(struct us_slqb_list *l)
 {
+    us_writes(&l->nr_partial, sizeof(l->nr_partial));
     atomic_store_explicit(&l->nr_partial, l->partial.length, memory_order_relaxed);
 }
 
@@ -146,6 +177,7 @@ static void put(struct us_slqb_work *w, struct us_slqb_list *l, void *object)
     struct us_cache *c = w->c;
     struct us_slab *s = us_cache_slab(c, object);
 
+    us_runs(RUNS_PUT);
     if (!us_slab_knows(c, s, object))
         return;
     if (us_slqb_owner(s) != l || s->free >= us_slab_objects(s) || s->freelist == object) {
@@ -162,6 +194,7 @@ static void put(struct us_slqb_work *w, struct us_slqb_list *l, void *object)
         if (s->free > 1)
             delist(l, s);
         us_slab_set_state(s, US_SLAB_PRIVATE);
+        us_writes(s, sizeof(*s));
         s->next = w->empty;
         w->empty = s;
     } else if (s->free == 1) {
@@ -174,16 +207,19 @@ static void put(struct us_slqb_work *w, struct us_slqb_list *l, void *object)
 static void put_chain(struct us_slqb_work *w, struct us_slqb_list *l,
                       const struct us_slqb_chain *chain)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SLOW);
     void *object = chain->first, *next;
     uint64_t rest = 0;
     uint32_t n = mark(w->c, l->base, object, chain->n, &rest);
 
+    us_runs(RUNS_PUT_CHAIN + RUNS_PUT_NEXT * n);
     take(w->f, &l->page_lock);
     for (; n > 0; n--, object = next) {
         next = us_counted_object(l->base, read_link(w->c, object));
         put(w, l, object);
     }
     us_lock_drop(w->f, &l->page_lock);
+    us_phase_set(before);
 }
 
 bool us_slqb_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, void *object)
@@ -192,6 +228,7 @@ bool us_slqb_put_one(struct us_cache *c, struct us_flight *f, unsigned cpu, void
     struct us_slab *s = us_cache_slab(c, object);
     struct us_slqb_list *l;
 
+    us_runs(RUNS_PUT_ONE);
     if (!us_slab_knows(c, s, object))
         return true;
     l = us_slqb_owner(s);
@@ -208,9 +245,12 @@ void *us_slqb_fill(struct us_cache *c, struct us_flight *f, struct us_slqb_list 
     void *object = NULL;
     struct us_slab *s;
 
+    us_runs(RUNS_FILL);
+    us_reads(&l->nr_partial, sizeof(l->nr_partial));
     if (atomic_load_explicit(&l->nr_partial, memory_order_relaxed) == 0 ||
         !us_lock_take(f, &l->page_lock))
         return NULL;
+    us_reads(&l->partial, sizeof(l->partial));
     while (!object && (s = l->partial.first) != NULL) {
         object = us_slab_pop_free(c, s);
         if (!object || s->free == 0)
@@ -244,6 +284,7 @@ static uint32_t next_colour(const struct us_cache *c, unsigned cpu)
 
     if (!x || (c->flags & US_DEBUG_F))
         return 0;
+    us_writes(&x->colour_next, sizeof(x->colour_next));
     colour = atomic_load_explicit(&x->colour_next, memory_order_relaxed);
     atomic_store_explicit(&x->colour_next, colour + step < over ? (uint32_t)(colour + step) : 0,
                           memory_order_relaxed);
@@ -259,6 +300,8 @@ void *us_slqb_fill_new(struct us_cache *c, struct us_flight *f, unsigned node, u
 
     if (!s)
         return NULL;
+    us_runs(RUNS_FILL_NEW);
+    us_writes(s, sizeof(*s));
     cpu = us_cpu_now(c->machine);
     us_count(c, cpu, US_SLQB_ALLOC_SLAB_NEW);
     l = list_for(c, cpu, s->node);
@@ -291,6 +334,8 @@ static void settle(struct us_cache *c, struct us_slqb_cpu *x)
     const uint64_t h = x->list.free.header, pops = us_counted_pops(h);
     const uint64_t pushes = us_counted_size(h) + pops - x->region.installed[US_SLQB_FREELIST];
 
+    us_runs(RUNS_SETTLE);
+    us_reads(&x->region, sizeof(x->region));
     if (pops | pushes)
         us_local_harvest(&c->local, x->cpu, pops, pushes);
     set_header(&x->list, (h & US_COUNTED_PLACE) | us_counted_size(h));
@@ -298,8 +343,11 @@ static void settle(struct us_cache *c, struct us_slqb_cpu *x)
 
 static bool unpark(struct us_slqb_cpu *x, enum us_slqb_word word)
 {
-    return atomic_load_explicit(&x->parked[word], memory_order_relaxed) &&
-           atomic_exchange_explicit(&x->parked[word], 0, memory_order_acquire);
+    us_reads(&x->parked[word], sizeof(*x->parked));
+    if (!atomic_load_explicit(&x->parked[word], memory_order_relaxed))
+        return false;
+    us_updates(&x->parked[word], sizeof(*x->parked));
+    return atomic_exchange_explicit(&x->parked[word], 0, memory_order_acquire);
 }
 
 struct us_slqb_cpu *us_slqb_own(struct us_cache *c, struct us_flight *f, enum us_slqb_word word)
@@ -308,6 +356,7 @@ struct us_slqb_cpu *us_slqb_own(struct us_cache *c, struct us_flight *f, enum us
     struct us_list *list = us_local_detach(&c->local, f, word, &cpu);
     struct us_slqb_cpu *x;
 
+    us_runs(RUNS_OWN);
     if (!list) {
         x = us_slqb_cpu_of(c, cpu);
         return x && unpark(x, word) ? x : NULL;
@@ -322,14 +371,19 @@ struct us_slqb_cpu *us_slqb_own(struct us_cache *c, struct us_flight *f, enum us
 void us_slqb_disown(struct us_cache *c, struct us_flight *f, enum us_slqb_word word,
                     struct us_slqb_cpu *x)
 {
-    if (us_local_install(&c->local, f, word, x->cpu, descriptor(x, word)) != US_LOCAL_OK)
-        atomic_store_explicit(&x->parked[word], 1, memory_order_release);
+    us_runs(RUNS_DISOWN);
+    us_reads(&x->cpu, sizeof(x->cpu));
+    if (us_local_install(&c->local, f, word, x->cpu, descriptor(x, word)) == US_LOCAL_OK)
+        return;
+    us_writes(&x->parked[word], sizeof(*x->parked));
+    atomic_store_explicit(&x->parked[word], 1, memory_order_release);
 }
 
 bool us_slqb_own_closed(struct us_cache *c, struct us_words *region, enum us_slqb_word word)
 {
     struct us_slqb_cpu *x = (struct us_slqb_cpu *)region;
 
+    us_runs(RUNS_CLOSED);
     if (!us_words_detach_c(region, word))
         return unpark(x, word);
     if (word == US_SLQB_FREELIST)
@@ -350,6 +404,7 @@ void us_slqb_push(const struct us_cache *c, struct us_slqb_list *l, void *object
 {
     const uint64_t h = l->free.header;
 
+    us_runs(RUNS_PUSH);
     write_link(c, object, h);
     set_header(l, ((h & ~US_COUNTED_PLACE) + 1) | us_counted_place(l->base, object));
 }
@@ -359,6 +414,8 @@ void *us_slqb_pop(struct us_cache *c, struct us_slqb_list *l)
     const uint64_t h = l->free.header;
     void *object = us_counted_object(l->base, h);
 
+    us_runs(RUNS_POP);
+    us_reads(&l->free, sizeof(l->free));
     if (us_counted_size(h) == 0)
         return NULL;
     if (!at_home(c, object)) {
@@ -378,6 +435,7 @@ static uint32_t cut(struct us_cache *c, struct us_slqb_list *l, uint32_t n, void
     uint64_t rest = 0;
     uint32_t got;
 
+    us_reads(&l->free, sizeof(l->free));
     *first = us_counted_object(l->base, h);
     if (n > size)
         n = size;
@@ -392,9 +450,11 @@ void us_slqb_flush(struct us_slqb_work *w, struct us_slqb_list *l, uint32_t n)
     bool locked = false;
     void *object, *next;
 
+    us_runs(RUNS_FLUSH);
     n = cut(c, l, n, &object);
     if (n == 0)
         return;
+    us_runs((uint64_t)RUNS_FLUSH_NEXT * n);
     us_count(c, w->cpu, US_SLQB_FLUSH_FREE_LIST);
     us_count_n(c, w->cpu, US_SLQB_FLUSH_FREE_LIST_OBJECTS, n);
     for (; n > 0; n--, object = next) {
@@ -430,6 +490,7 @@ static void *coldest(struct us_cache *c, const struct us_slqb_list *l)
     void *object = us_counted_object(l->base, l->free.header);
     uint32_t n = us_slqb_size(l);
 
+    us_runs((uint64_t)RUNS_FOLLOW * n);
     while (at_home(c, object) && --n > 0)
         object = us_counted_object(l->base, read_link(c, object));
     if (n == 0)
@@ -445,6 +506,8 @@ static struct us_slqb_chain take_remote(struct us_flight *f, struct us_slqb_list
     if (us_slqb_nr_remote(l) == 0)
         return chain;
     take(f, &l->remote_lock);
+    us_writes(&l->remote_free, sizeof(l->remote_free));
+    us_writes(&l->remote_free_check, sizeof(l->remote_free_check));
     chain = l->remote_free;
     set_length(&l->remote_free, 0);
     atomic_store_explicit(&l->remote_free_check, 0, memory_order_relaxed);
@@ -454,13 +517,17 @@ static struct us_slqb_chain take_remote(struct us_flight *f, struct us_slqb_list
 
 uint32_t us_slqb_claim(struct us_slqb_work *w, struct us_slqb_list *l)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SECOND);
     const struct us_slqb_chain chain = take_remote(w->f, l);
     const uint64_t place = us_counted_place(l->base, chain.first);
     struct us_cache *c = w->c;
     void *last;
 
+    us_phase_set(before);
+    us_runs(RUNS_CLAIM);
     if (chain.n == 0)
         return 0;
+    us_runs(RUNS_CLAIMED);
     us_count(c, w->cpu, US_SLQB_CLAIM_REMOTE_LIST);
     us_count_n(c, w->cpu, US_SLQB_CLAIM_REMOTE_LIST_OBJECTS, chain.n);
     if (us_slqb_size(l) + chain.n > US_COUNTED_MAX) /* more than a header can tell */
@@ -488,14 +555,20 @@ static struct us_slqb_rlist *rlist_of(struct us_slqb_work *w)
 
 void us_slqb_to_rlist(struct us_slqb_work *w, struct us_slqb_list *home, void *object)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SECOND);
     struct us_slqb_rlist *r = rlist_of(w);
 
+    us_runs(RUNS_TO_RLIST);
+    if (r != &w->spare)
+        us_writes(r, sizeof(*r));
+    us_reads(home, offsetof(struct us_slqb_list, node)); /* its base */
     if (r->home != home)
         us_slqb_send_home(w, r);
     r->home = home;
     append(w->c, home->base, &r->chain, object);
     if (r->chain.n >= us_slqb_of(w->c)->freebatch)
         us_slqb_send_home(w, r);
+    us_phase_set(before);
 }
 
 static void bring(struct us_slqb_work *w, struct us_slqb_list *home,
@@ -504,11 +577,15 @@ static void bring(struct us_slqb_work *w, struct us_slqb_list *home,
     const uint32_t freebatch = us_slqb_of(w->c)->freebatch;
     uint32_t before;
 
+    us_runs(RUNS_BRING);
     take(w->f, &home->remote_lock);
+    us_writes(&home->remote_free, sizeof(home->remote_free));
     before = home->remote_free.n;
     join(w->c, home->base, &home->remote_free, chain);
-    if (before < freebatch && home->remote_free.n >= freebatch)
+    if (before < freebatch && home->remote_free.n >= freebatch) {
+        us_writes(&home->remote_free_check, sizeof(home->remote_free_check));
         atomic_store_explicit(&home->remote_free_check, 1, memory_order_relaxed);
+    }
     us_lock_drop(w->f, &home->remote_lock);
 }
 
@@ -516,9 +593,16 @@ void us_slqb_send_home(struct us_slqb_work *w, struct us_slqb_rlist *r)
 {
     const struct us_slqb_chain chain = r->chain;
     struct us_slqb_list *home = r->home;
+    enum us_phase before;
 
+    us_runs(RUNS_SEND_HOME);
+    if (r != &w->spare)
+        us_reads(r, sizeof(*r));
     if (chain.n == 0)
         return;
+    if (r != &w->spare)
+        us_writes(r, sizeof(*r));
+    before = us_phase_set(US_PHASE_SECOND);
     r->home = NULL;
     set_length(&r->chain, 0);
     us_count(w->c, w->cpu, US_SLQB_FLUSH_RFREE_LIST);
@@ -527,10 +611,12 @@ void us_slqb_send_home(struct us_slqb_work *w, struct us_slqb_rlist *r)
         put_chain(w, home, &chain);
     else
         bring(w, home, &chain);
+    us_phase_set(before);
 }
 
 uint64_t us_slqb_work_end(struct us_slqb_work *w)
 {
+    us_runs(RUNS_WORK_END);
     us_slqb_send_home(w, &w->spare);
     if (w->rlist_cpu)
         us_slqb_disown(w->c, w->f, US_SLQB_RLIST, w->rlist_cpu);

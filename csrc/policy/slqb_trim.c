@@ -13,6 +13,9 @@
 #define TRIM_PERIOD (3 * SECOND)
 #define VISIT_CHUNK 256u
 
+/* Instructions of the compiled functions: see slqb.c. */
+enum { RUNS_TICK = 41, RUNS_TRIM_NODE = 42, RUNS_TRIM_CPU = 34, RUNS_TRIM = 30 };
+
 enum how { TRIM, DRAIN };
 
 static uint32_t flush_size(const struct us_cache *c, const struct us_slqb_list *l, enum how how)
@@ -27,6 +30,7 @@ static bool has_stock(const struct us_slqb_list *l)
 
 static void trim(struct us_slqb_work *w, struct us_slqb_list *l, enum how how)
 {
+    us_runs(RUNS_TRIM);
     us_slqb_claim(w, l);
     us_slqb_flush(w, l, flush_size(w->c, l, how));
 }
@@ -39,6 +43,7 @@ static uint64_t trim_node(struct us_cache *c, struct us_flight *f, unsigned cpu,
     struct us_slqb_work w = {.c = c, .f = f, .cpu = cpu, .straight = how == DRAIN};
     uint64_t bytes;
 
+    us_runs(RUNS_TRIM_NODE);
     if (!has_stock(&n->list) || !us_lock_take(f, &n->list_lock))
         return 0;
     w.rlist = &w.spare;
@@ -66,7 +71,10 @@ static void trim_closed(struct us_slqb_work *w, struct us_slqb_cpu *x, enum how 
 
 static bool wants_trim(const struct us_slqb_cpu *x)
 {
-    return has_stock(&x->list) || __atomic_load_n(&x->rlist.chain.n, __ATOMIC_RELAXED) != 0;
+    if (has_stock(&x->list))
+        return true;
+    us_reads(&x->rlist.chain, sizeof(x->rlist.chain));
+    return __atomic_load_n(&x->rlist.chain.n, __ATOMIC_RELAXED) != 0;
 }
 
 static uint64_t trim_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, enum how how,
@@ -77,6 +85,7 @@ static uint64_t trim_cpu(struct us_cache *c, struct us_flight *f, unsigned cpu, 
     uint64_t bytes;
     void *region;
 
+    us_runs(RUNS_TRIM_CPU);
     if (!x || !wants_trim(x))
         return 0;
     if (!us_local_close(&c->local, f, cpu, false, &region))
@@ -107,9 +116,12 @@ void us_slqb_tick(struct us_cache *c, struct us_flight *f, unsigned cpu, uint64_
     struct us_slqb *st = us_slqb_of(c);
     uint64_t to_slabs = 0;
 
+    us_runs(RUNS_TICK);
+    us_reads(st, sizeof(*st));
     if (f->nested || !trim_is_due(st, now))
         return;
     if (now != st->trimming) {
+        us_writes(st, sizeof(*st));
         st->trimming = now;
         st->next_trim = now + TRIM_PERIOD;
     }

@@ -137,7 +137,7 @@ static struct us_slab *relist(struct us_cache *c, unsigned cpu, struct us_slab *
             us_partial_remove(p, s);
             us_count(c, cpu, US_SLUB_PARTIAL_FREE_REMOVE_PARTIAL);
         }
-        us_updates((const void *)&s->state, sizeof(s->state));
+        us_updates(&s->state, sizeof(s->state));
         atomic_fetch_or_explicit(&s->state, US_SLAB_PRIVATE, memory_order_relaxed);
         s->next = NULL;
         return s;

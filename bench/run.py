@@ -17,7 +17,16 @@ from rich.table import Table
 
 from figure import Figure
 
-PARTS = ("local_paths", "python_calls", "reading", "replay", "rivals", "memory", "instructions")
+PARTS = (
+    "local_paths",
+    "python_calls",
+    "reading",
+    "replay",
+    "rivals",
+    "memory",
+    "instructions",
+    "model",
+)
 
 
 def _table(figures: list[Figure]) -> Table:

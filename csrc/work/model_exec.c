@@ -122,6 +122,12 @@ static bool look_is_due(const struct us_runner *r, const struct us_vcpu *v)
            (r->events >= r->next_sample || (r->options.timeline_ns && v->clock >= r->next_row));
 }
 
+/* A look asks each CPU, and the more there are the smaller is what one of them changes. */
+static uint64_t look_stride(uint64_t ncpus)
+{
+    return 16 * ncpus + ncpus * ncpus / 64;
+}
+
 /* Looks at the accounts, free of charge and on the caller's own stack, while no CPU is inside the
  * allocator. */
 static void look(struct us_runner *r)
@@ -133,7 +139,7 @@ static void look(struct us_runner *r)
         return;
     if (r->events >= r->next_sample) {
         take_peak(r);
-        r->next_sample = r->events + r->events / 512 + 16u * r->machine->ncpus;
+        r->next_sample = r->events + r->events / 512 + look_stride(r->machine->ncpus);
     }
     if (r->options.timeline_ns && v->clock >= r->next_row) {
         take_row(r, v->clock);

@@ -55,6 +55,8 @@ struct us_directory {
     uint32_t l1_mask, l2_mask, l1_ways, l2_ways;
     uint32_t llc_lines;
     uint32_t *llc_next; /* [ndomains] position of the next line taken in */
+    char *tags;         /* of all cores */
+    size_t tag_bytes;
 };
 
 /* ---- life --------------------------------------------------------------------------------------
@@ -69,15 +71,22 @@ static uint32_t sets_of(uint64_t bytes, uint64_t ways)
     return sets ? (uint32_t)power : 0;
 }
 
-static bool make_tags(struct us_sim *s, uint32_t l1_sets, uint32_t l2_sets)
+/* Whole lines of the host, touched as they are used: a large cache of a short run costs little. */
+static bool make_tags(struct us_directory *d, struct us_sim *s, uint32_t l1_sets, uint32_t l2_sets)
 {
-    for (unsigned i = 0; i < s->ncores; i++) {
-        struct us_core *core = &s->core[i];
+    size_t l1 = ((size_t)l1_sets * s->sizes.l1_ways * sizeof(struct us_tag) + 63) & ~(size_t)63;
+    size_t l2 = ((size_t)l2_sets * s->sizes.l2_ways * sizeof(struct us_tag) + 63) & ~(size_t)63;
 
-        core->l1 = calloc((size_t)l1_sets * s->sizes.l1_ways + 1, sizeof(*core->l1));
-        core->l2 = calloc((size_t)l2_sets * s->sizes.l2_ways + 1, sizeof(*core->l2));
-        if (!core->l1 || !core->l2)
-            return false;
+    d->tag_bytes = s->ncores * (l1 + l2) + US_LINE;
+    d->tags = mmap(NULL, d->tag_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (d->tags == MAP_FAILED) {
+        d->tags = NULL;
+        return false;
+    }
+    for (unsigned i = 0; i < s->ncores; i++) {
+        s->core[i].l1 = (struct us_tag *)(d->tags + i * (l1 + l2));
+        s->core[i].l2 = (struct us_tag *)(d->tags + i * (l1 + l2) + l1);
     }
     return true;
 }
@@ -103,17 +112,15 @@ struct us_directory *us_directory_create(struct us_sim *s)
     if (d->leaf == MAP_FAILED)
         d->leaf = NULL;
     d->other_next = UINT32_MAX;
-    return d->llc_next && d->leaf && make_tags(s, l1, l2) ? d : NULL;
+    return d->llc_next && d->leaf && make_tags(d, s, l1, l2) ? d : NULL;
 }
 
 void us_directory_destroy(struct us_directory *d)
 {
     if (!d)
         return;
-    for (unsigned i = 0; i < d->sim->ncores; i++) {
-        free(d->sim->core[i].l1);
-        free(d->sim->core[i].l2);
-    }
+    if (d->tags)
+        munmap(d->tags, d->tag_bytes);
     if (d->leaf) {
         for (uint64_t i = 0; i < d->next >> LEAF_SHIFT; i++)
             free(d->leaf[i]);

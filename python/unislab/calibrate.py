@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from unislab import _machine_json, _native, host
-from unislab.costs import COST_NAMES, Caches, Costs, checked_number
+from unislab.costs import COST_NAMES, WAITER, Caches, Costs, checked_number
 from unislab.environment import environment
 from unislab.profiles import server_2026
 from unislab.sizes import format_size
@@ -214,6 +214,7 @@ def costs_of(samples: dict[str, list[float]], caches: Caches, smt: int) -> Costs
         sources["lock_handover"] = sources.pop("handover_")
     else:
         guess("lock_handover", values["line_domain"], "as line_domain, for want of a second CPU")
+    guess("lock_waiter", values["lock_handover"] / 2, WAITER)
     provider = max(got["provider"] - values["lock"], 10 * one)
     for name in ("page_alloc", "page_free"):
         put(name, "provider", provider, one, "half of a pair of 64 KiB, less its lock")

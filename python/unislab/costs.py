@@ -18,9 +18,14 @@ from typing import Any
 
 from unislab.sizes import format_size, parse_size
 
-__all__ = ["COST_NAMES", "LINE_BYTES", "Caches", "Costs", "checked_number"]
+__all__ = ["COST_NAMES", "LINE_BYTES", "WAITER", "Caches", "Costs", "checked_number"]
 
 LINE_BYTES = 64
+#: Why a further waiter costs half a hand-over.
+WAITER = (
+    "half a hand-over: all who spin ask for the line, which answers one after the other, and the "
+    "next owner is in their middle on average (Boyd-Wickizer 2012 describes it)"
+)
 _MOST_BYTES = 2**40
 _MOST_WAYS = 1024
 _MOST_NS = 1e9
@@ -185,6 +190,8 @@ class Costs:
         Taking and dropping a free lock, beyond its line.
     lock_handover : float
         From who drops a lock to who waits for it.
+    lock_waiter : float
+        The same, more for each further CPU that spins on the lock.
     page_alloc, page_free : float
         A call of the page provider, beyond its lines and its lock.
     page_zero : float
@@ -228,6 +235,7 @@ class Costs:
     atomic: float = _cost("locked read-modify-write, beyond its line")
     lock: float = _cost("taking and dropping a free lock, beyond its line")
     lock_handover: float = _cost("from who drops a lock to who waits")
+    lock_waiter: float = _cost("the same, more for each further CPU that spins")
     page_alloc: float = _cost("allocating pages, beyond lines and lock")
     page_free: float = _cost("freeing pages, beyond lines and lock")
     page_zero: float = _cost("zeroing a page")

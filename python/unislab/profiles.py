@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from unislab.costs import Caches, Costs
+from unislab.costs import WAITER, Caches, Costs
 
 __all__ = ["PROFILES", "Profile", "Shape", "server_2026"]
 
@@ -103,9 +103,10 @@ def _lock(atomic: float, one: float) -> Row:
     return atomic + 4 * one, "estimated: an atomic operation and four instructions"
 
 
-def _handover(near: float, other: float, share: float) -> Row:
+def _handover(near: float, other: float, share: float) -> dict[str, Row]:
     text = f"estimated: mean line transfer, {share:.0%} of other CPUs being in the same domain"
-    return share * near + (1 - share) * other, text
+    mean = share * near + (1 - share) * other
+    return {"lock_handover": (mean, text), "lock_waiter": (mean / 2, f"estimated: {WAITER}")}
 
 
 _HARDLY = "not used: a node is one domain"
@@ -145,7 +146,7 @@ def _amd_16core_2010() -> Profile:
         ),
         "atomic": (atomic, "18 cycles: Giesen 2014 (Phenom II 925, the same family), locked add"),
         "lock": _lock(atomic, one),
-        "lock_handover": _handover(near, far, 3 / 15),
+        **_handover(near, far, 3 / 15),
         "smt_slowdown": _NO_SMT,
     }
     return Profile(
@@ -181,7 +182,7 @@ def _front_side_bus(
         "invalidate_far": (bus[0], _ONE_NODE),
         "atomic": (atomic, "estimated: about 20 cycles of a locked operation of Core 2"),
         "lock": _lock(atomic, one),
-        "lock_handover": _handover(near[0], line[0], share),
+        **_handover(near[0], line[0], share),
         "smt_slowdown": _NO_SMT,
     }
 
@@ -270,7 +271,7 @@ def _dell_r910_2010() -> Profile:
         "invalidate_far": ((318 - 5) / at, "318 cycles: David 2013, Xeon, store shared, one hop"),
         "atomic": (atomic, "estimated: 20 cycles, of Giesen 2014 (i7-3930K, two cores later)"),
         "lock": _lock(atomic, one),
-        "lock_handover": _handover(near, far, 15 / 63),
+        **_handover(near, far, 15 / 63),
         "smt_slowdown": _TWO_THREADS,
     }
     return Profile(
@@ -306,7 +307,7 @@ def _intel_ht_2004() -> Profile:
         "invalidate_far": (bus / 2, _ONE_NODE),
         "atomic": (atomic, "estimated: about 120 cycles of a locked operation of Netburst"),
         "lock": _lock(atomic, one),
-        "lock_handover": _handover(0, bus, 1 / 7),
+        **_handover(0, bus, 1 / 7),
         "smt_slowdown": _TWO_THREADS,
     }
     return Profile(
@@ -345,7 +346,7 @@ def server_2026(sockets: int = 2) -> Profile:
         "invalidate_far": (far, "estimated: as line_far"),
         "atomic": (8 / ghz, "estimated: about 8 cycles of a locked operation of Zen 4"),
         "lock": _lock(8 / ghz, one),
-        "lock_handover": _handover(near, node, 15 / 127),
+        **_handover(near, node, 15 / 127),
         "smt_slowdown": _TWO_THREADS,
     }
     return Profile(

@@ -22,6 +22,7 @@
     row(atomic, "locked read-modify-write, beyond the access")                                  \
     row(lock, "taking and dropping a free lock, beyond its line")                               \
     row(lock_handover, "from who drops a lock to who waits for it")                             \
+    row(lock_waiter, "the same, more for each further CPU that spins on the lock")              \
     row(page_alloc, "pages from the provider, beyond its lines and lock")                       \
     row(page_free, "pages to the provider, beyond its lines and lock")                          \
     row(page_zero, "zeroing a page")                                                            \

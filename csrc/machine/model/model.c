@@ -140,6 +140,24 @@ static void waited(struct us_vcpu *v, enum us_lock_class klass, uint64_t ps)
     v->lock_ps[klass] += ps;
 }
 
+/* A dropped lock goes to one of those who spin on its line: all of them ask for the line, are
+ * answered one after the other, and the next owner's turn is in the middle of the others'. */
+static uint64_t handover(const struct us_sim *s, uint64_t others)
+{
+    return s->cost.lock_handover + others * s->cost.lock_waiter;
+}
+
+/* How many are before who comes while the lock is held by somebody ahead of its clock: as many as
+ * can have had it in that time, the last one's as a measure. */
+static uint64_t before(const struct us_lock_record *r, const struct us_sim *s, uint64_t now)
+{
+    uint64_t turn = r->free_at - r->taken_at + s->cost.lock_handover;
+    uint64_t most = s->machine->ncpus > 2 ? s->machine->ncpus - 2 : 0;
+    uint64_t n = turn ? (r->free_at - now) / turn : 0;
+
+    return n < most ? n : most;
+}
+
 /* The running CPU gets the lock, whose word says whether it is held; true when it had to wait. */
 static bool get(struct us_vcpu *v, const void *lock, bool held, enum us_lock_class klass)
 {
@@ -153,10 +171,13 @@ static bool get(struct us_vcpu *v, const void *lock, bool held, enum us_lock_cla
         else
             r->first = v;
         r->last = v;
+        r->waiting++;
         us_sim_wait(v); /* who drops it sets the clock, and hands it over held */
     } else if (r->free_at > v->clock) {
-        waited(v, klass, r->free_at + s->cost.lock_handover - v->clock);
+        waited(v, klass, r->free_at + handover(s, before(r, s, v->clock)) - v->clock);
+        r->taken_at = v->clock;
     } else {
+        r->taken_at = v->clock;
         us_updates(lock, 1);
         us_sim_spend(v, v->phase, s->cost.lock);
         return false;
@@ -181,7 +202,9 @@ static bool give(struct us_vcpu *v, const void *lock, enum us_lock_class klass)
     r->first = next->next;
     if (!r->first)
         r->last = NULL;
-    at = v->clock + s->cost.lock_handover;
+    r->waiting--;
+    at = v->clock + handover(s, r->waiting);
+    r->taken_at = at;
     waited(next, klass, at > next->clock ? at - next->clock : 0);
     us_sim_ready(next);
     return true;
@@ -193,6 +216,7 @@ static bool may_try(struct us_vcpu *v, const void *lock, bool held)
         return !held;
     us_sim_settle(v);
     if (!held && us_sim_lock(v->sim, lock)->free_at <= v->clock) {
+        us_sim_lock(v->sim, lock)->taken_at = v->clock;
         us_updates(lock, 1);
         us_sim_spend(v, v->phase, v->sim->cost.lock);
         return true;

@@ -178,8 +178,9 @@ void us_sim_ready(struct us_vcpu *v);
 /* A lock as the model sees it, by its address. */
 struct us_lock_record {
     const void *lock;
-    uint64_t free_at;
-    struct us_vcpu *first, *last; /* wait for it */
+    uint64_t taken_at, free_at;   /* by the last who had it, or has it; held until then */
+    struct us_vcpu *first, *last; /* wait for it, `waiting` of them */
+    uint32_t waiting;
 };
 struct us_lock_record *us_sim_lock(struct us_sim *s, const void *lock);
 

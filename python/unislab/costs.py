@@ -21,11 +21,9 @@ from unislab.sizes import format_size, parse_size
 __all__ = ["COST_NAMES", "LINE_BYTES", "WAITER", "Caches", "Costs", "checked_number"]
 
 LINE_BYTES = 64
-#: Why a further waiter costs half a hand-over.
-WAITER = (
-    "half a hand-over: all who spin ask for the line, which answers one after the other, and the "
-    "next owner is in their middle on average (Boyd-Wickizer 2012 describes it)"
-)
+#: Why a further waiter costs half a hand-over: all who spin ask for the line, get it one after the
+#: other, and the next owner is in their middle on average.
+WAITER = "half a hand-over; waiters get the line in turn (Boyd-Wickizer 2012)"
 _MOST_BYTES = 2**40
 _MOST_WAYS = 1024
 _MOST_NS = 1e9

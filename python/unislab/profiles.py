@@ -46,7 +46,14 @@ __all__ = ["PROFILES", "Profile", "Shape", "server_2026"]
 
 Row = tuple[float, str]
 
-_FROM_MEMORY = ("David 2013", "Peng 2008", "Marr 2002", "tsuna 2010", "AMD 57647")
+_FROM_MEMORY = (
+    "Boyd-Wickizer 2012",
+    "David 2013",
+    "Peng 2008",
+    "Marr 2002",
+    "tsuna 2010",
+    "AMD 57647",
+)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_ten_lines_say_who_won_and_why() -> None:
 def test_what_is_reconstructed_says_so_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     from unislab.inspect import policies
 
-    monkeypatch.setattr(policies, "is_reconstructed", lambda policy: policy == "old")
+    monkeypatch.setattr(policies, "is_reconstructed", lambda policy, tunables: policy == "old")
     times = {"old": [1.0] * 9, "new": [2.0] * 9}
     c = made(times)
     mark = "old (reconstructed)"

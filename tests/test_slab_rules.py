@@ -823,6 +823,8 @@ def test_reclaimable_caches_and_small_machines_take_the_first_order(scene: Set) 
     assert scene(704, flags=("reclaim_account",)).cache.order == 0
     assert scene(704, memory="32 MiB").cache.order == 0
     assert scene(704, slab_break_gfp_order=0).cache.order == 0
+    for options, order in (({}, 1), ({"memory": "32 MiB"}, 0), ({"slab_break_gfp_order": 2}, 2)):
+        assert scene(704, **options).cache.tunables.slab_break_gfp_order == order
     # An order of 3 leaves 32768 - 46 * 704 = 384, 2 leaves 192: an eighth is reached at order 1
     # already.  4200 bytes: order 1 leaves nearly half, order 2 (3) leaves 3784, order 3 (7) 3368.
     assert scene(4200, slab_break_gfp_order=3).cache.order == 3

@@ -575,8 +575,9 @@ def test_the_originals_checks(slqb: Set) -> None:
         t.freebatch = HIWATER + 2
     with pytest.raises(ValueError, match="freebatch"):
         s.allocator.create_cache("other", SIZE, hiwater=3, freebatch=5)
-    # A new watermark is not held against the batch: a flush takes what there is.
+    # A new watermark is not held against the batch, which follows it: it is at most hiwater + 1.
     t.hiwater = 1
+    assert t.freebatch == 2
     got = s.alloc(0, 2)
     s.delta()
     s.free(0, got)
@@ -912,6 +913,7 @@ class Twin:
             self.alloc.flush()
         else:
             self.rules.hiwater = self.scene.cache.tunables.hiwater = a
+            self.rules.freebatch = min(self.rules.freebatch, a + 1)  # its limits: 1 to hiwater + 1
         compare(self.rules, self.scene)
         assert self.scene.total() == {k: v for k, v in self.rules.counts.items() if v}
 

@@ -73,7 +73,10 @@ def thrash(make: Any) -> Any:
 
 
 def test_it_says_that_it_is_reconstructed() -> None:
-    assert is_reconstructed("slub-thrash")
+    # 5.4, mode ratio, is a reconstruction; 5.3 is told in words, and off is SLUB.
+    for mode, told in (("ratio", True), (1, True), ("mostfree", False), (2, False), ("off", False)):
+        assert is_reconstructed("slub-thrash", {"mode": mode}) == told
+    assert is_reconstructed("slub-thrash") and is_reconstructed("sleb", {"min_objects": 4})
     assert not is_reconstructed("slub")
     tunables = policy_tunables("slub-thrash").set_index("name")
     counters = policy_counters("slub-thrash").set_index("name")

@@ -335,7 +335,7 @@ def test_a_batch_cannot_be_lowered(posted: Set) -> None:
     with pytest.raises(ValueError, match="batch_size 30 is below queue_size 120"):
         s.cache.tunables.batch_size = 30
     assert s.cache.tunables.batch_size == BATCH
-    with pytest.raises(ValueError, match="below its queue_size"):
+    with pytest.raises(ValueError, match="batch_size 119 is below queue_size 120"):
         s.allocator.create_cache("refused", 16, batch_size=119)
     # Above it they are taken; a refill stops at queue_size: 120 of the slab's 254.
     s.cache.tunables.batch_size = 200

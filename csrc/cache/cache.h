@@ -34,6 +34,7 @@ struct us_allocator {
     uint64_t purge_delay_ns;
     uint64_t rcu_delay_ns;        /* of the policy's clock, at least 1 */
     _Atomic uint64_t rcu_pending; /* objects that wait for a grace period */
+    _Atomic uint32_t rcu_round;   /* barriers that waited for one */
     _Atomic uint64_t next_tick;   /* earliest thing due on the policy's clock */
     _Atomic uint64_t next_purge;
     _Atomic uint32_t expiring;    /* one expiration of everything at a time */

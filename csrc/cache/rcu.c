@@ -8,12 +8,16 @@
  * (an expedited grace period); flush, shrink and destroy begin with one. Shortage of pages does
  * not: it comes in the middle of an allocation.
  *
+ * A barrier sends everything off, begins a round, waits, and frees what was sent before that round:
+ * what others bring meanwhile has waited for nothing yet. Before it returns it waits once more, for
+ * those who had taken batches before it came and were still freeing them.
+ *
  * Nothing is linked through the objects. A policy may give sheaves for this (SLUB with sheaves): an
  * object of the CPU's own node goes there, and a sheaf that was filled goes back to the policy when
  * its time has come. All else is kept in plain batches, freed in one bulk call. Without memory for
  * either the caller waits for a grace period itself.
  *
- * A CPU's batches are under one lock (class shared), in which nothing nests but metadata. A sheaf
+ * A CPU's batches are under one lock (class shared), in which nothing nests. A sheaf
  * is sent off when it is full; one that is not, once its newest object has waited long enough, so
  * that an idle CPU does not keep objects for ever. Batches that are ripe are taken off in a flight
  * and freed in a frame: who stops the allocator finds them in a batch or free, and no cache ends
@@ -27,7 +31,6 @@
 #define BATCH 60 /* objects of a plain batch: 512 bytes with its header */
 
 enum kind { OF_POLICY, PLAIN, NKINDS };
-enum state { PARTLY, WHOLE, NSTATES };
 
 struct us_rcu_cpu {
     struct us_lock lock; /* class SHARED */
@@ -77,8 +80,13 @@ static void free_batch(struct us_cache *c, struct us_sheaf *s)
     us_meta_free(c->slabs->memory, s, us_sheaf_bytes(s->capacity));
 }
 
+static bool is_full(const struct us_sheaf *s)
+{
+    return us_sheaf_size(s) == s->capacity;
+}
+
 /* The grace period of its objects is over. In a frame: a plain batch has slow paths of its own. */
-static void end_grace(struct us_cache *c, struct us_sheaf *s, enum kind kind, enum state state)
+static void end_grace(struct us_cache *c, struct us_sheaf *s, enum kind kind)
 {
     struct us_flight f;
 
@@ -88,7 +96,7 @@ static void end_grace(struct us_cache *c, struct us_sheaf *s, enum kind kind, en
         return;
     }
     us_flight_enter(c->machine, &f);
-    c->policy->rcu_done(c, &f, s, state == WHOLE);
+    c->policy->rcu_done(c, &f, s, is_full(s));
     us_flight_leave(&f);
 }
 
@@ -98,11 +106,13 @@ static void lock(struct us_flight *f, struct us_rcu_cpu *r)
         __builtin_trap(); /* not nested */
 }
 
-static void send_off(struct us_rcu_cpu *r, enum kind kind, uint64_t now)
+/* Under the lock. */
+static void send_off(const struct us_allocator *a, struct us_rcu_cpu *r, enum kind kind)
 {
     struct us_sheaf *s = r->filling[kind];
 
-    s->sent = now;
+    s->sent = r->newest[kind];
+    s->round = atomic_load(&a->rcu_round);
     s->next = r->sent[kind];
     r->sent[kind] = s;
     r->filling[kind] = NULL;
@@ -130,8 +140,8 @@ static bool store(struct us_cache *c, struct us_flight *f, struct us_rcu_cpu *r,
     }
     (void)us_sheaf_push_c(*filling, object);
     r->newest[kind] = us_now(c->machine);
-    if (us_sheaf_size(*filling) == (*filling)->capacity)
-        send_off(r, kind, r->newest[kind]);
+    if (is_full(*filling))
+        send_off(c->owner, r, kind);
     atomic_fetch_add(&r->pending, 1);
     us_lock_drop(f, &r->lock);
     if (!fresh)
@@ -164,12 +174,21 @@ static void wait_and_free(struct us_cache *c, void *object)
     c->policy->free_bulk(c, 1, &object);
 }
 
-/* The object is the caller's to free. */
-static void postpone(struct us_cache *c, void *object)
+static enum us_misuse_kind take(struct us_cache *c, void *object, struct us_slab **s)
+{
+    uint32_t index;
+
+    if (c->flags & US_DEBUG_F)
+        return us_debug_take_back(c, object, s);
+    return us_misuse_of(c, object, s, &index);
+}
+
+/* False: there is no memory for a batch. */
+static bool keep(struct us_cache *c, void *object)
 {
     struct us_allocator *a = c->owner;
     const unsigned cpu = us_cpu_now(c->machine);
-    bool stored = false;
+    bool kept = false;
     struct us_flight f;
     struct us_rcu_cpu *t;
 
@@ -177,38 +196,52 @@ static void postpone(struct us_cache *c, void *object)
     t = table_of(c);
     if (t) {
         atomic_fetch_add(&a->rcu_pending, 1);
-        stored = to_sheaf(c, &f, &t[cpu], cpu, object) || store(c, &f, &t[cpu], PLAIN, object);
-        if (!stored)
+        kept = to_sheaf(c, &f, &t[cpu], cpu, object) || store(c, &f, &t[cpu], PLAIN, object);
+        if (!kept)
             atomic_fetch_sub(&a->rcu_pending, 1);
     }
     us_flight_leave(&f);
-    if (stored)
-        us_due_at(a, us_now(c->machine) + a->rcu_delay_ns);
-    else
-        wait_and_free(c, object);
+    return kept;
+}
+
+/* A signal handler in the middle of another call of its thread: locks may be busy for ever. */
+static bool is_nested(struct us_machine *m)
+{
+    struct us_flight f;
+    bool nested;
+
+    us_flight_enter(m, &f);
+    nested = f.nested;
+    us_flight_leave(&f);
+    return nested;
 }
 
 enum us_status us_cache_free_rcu(struct us_cache *c, void *object, struct us_error *e)
 {
+    struct us_allocator *a = c->owner;
     enum us_misuse_kind kind;
+    struct us_flight frame;
     struct us_slab *s;
-    uint32_t index;
+    bool kept;
 
     if (!object)
         return US_OK;
-    if (us_flight_current())
+    if (is_nested(c->machine))
         return us_error_fill(e, US_EBUSY,
                              "cache '%s': a free after a grace period was asked for by a signal "
                              "handler in the middle of another call; free the object there, or "
                              "leave it to the program",
                              c->name);
-    if (c->flags & US_DEBUG_F)
-        kind = us_debug_take_back(c, object, &s);
-    else
-        kind = us_misuse_of(c, object, &s, &index);
+    us_frame_enter(c->machine, &frame); /* debug's mark and the batch change together */
+    kind = take(c, object, &s);
+    kept = kind == US_MISUSE_NONE && keep(c, object);
+    us_frame_leave(&frame);
     if (kind != US_MISUSE_NONE)
         return us_explain_misuse(c, object, kind, s, e);
-    postpone(c, object);
+    if (kept)
+        us_due_at(a, us_now(c->machine) + a->rcu_delay_ns);
+    else
+        wait_and_free(c, object);
     return US_OK;
 }
 
@@ -219,137 +252,162 @@ enum us_status us_kfree_rcu(struct us_allocator *a, void *object, struct us_erro
 
 /* ---- when the time has come ------------------------------------------------------------ */
 
-struct ripe {
-    struct us_sheaf *first[NKINDS][NSTATES];
+/* What is taken off, and of whom. */
+struct harvest {
+    const struct us_allocator *allocator;
+    uint64_t now;
+    uint32_t round; /* a barrier's */
+    bool barrier;   /* takes what was sent up to its round, whatever the clock says */
+    struct us_sheaf *taken[NKINDS];
     uint64_t next; /* when what stays is ripe */
 };
 
-static bool is_ripe(const struct us_allocator *a, uint64_t since, uint64_t now, bool all,
-                    struct ripe *out)
+static bool is_ripe(struct harvest *h, uint64_t since)
 {
-    const uint64_t due = since + a->rcu_delay_ns;
+    const uint64_t due = since + h->allocator->rcu_delay_ns;
 
-    if (all || due <= now)
+    if (due <= h->now)
         return true;
-    if (due < out->next)
-        out->next = due;
+    if (due < h->next)
+        h->next = due;
     return false;
 }
 
+static bool is_over(struct harvest *h, const struct us_sheaf *s)
+{
+    if (h->barrier)
+        return (int32_t)(h->round - s->round) >= 0;
+    return is_ripe(h, s->sent);
+}
+
 /* Under the lock. */
-static void collect_kind(const struct us_allocator *a, struct us_rcu_cpu *r, enum kind kind,
-                         uint64_t now, bool all, struct ripe *out)
+static void collect_kind(struct harvest *h, struct us_rcu_cpu *r, enum kind kind)
 {
     struct us_sheaf **at = &r->sent[kind], *s;
 
+    if (!h->barrier && r->filling[kind] && is_ripe(h, r->newest[kind]))
+        send_off(h->allocator, r, kind);
     while ((s = *at) != NULL) {
-        if (!is_ripe(a, s->sent, now, all, out)) {
+        if (!is_over(h, s)) {
             at = &s->next;
             continue;
         }
         *at = s->next;
-        s->next = out->first[kind][WHOLE];
-        out->first[kind][WHOLE] = s;
+        s->next = h->taken[kind];
+        h->taken[kind] = s;
     }
-    s = r->filling[kind];
-    if (!s || !is_ripe(a, r->newest[kind], now, all, out))
-        return;
-    s->next = NULL;
-    out->first[kind][PARTLY] = s;
-    r->filling[kind] = NULL;
 }
 
-static void end_all(struct us_cache *c, struct us_rcu_cpu *r, const struct ripe *ripe)
+static void end_all(struct us_cache *c, struct us_rcu_cpu *r, struct harvest *h)
 {
     struct us_allocator *a = c->owner;
-    unsigned kind, state;
 
-    for (kind = 0; kind < NKINDS; kind++) {
-        for (state = 0; state < NSTATES; state++) {
-            struct us_sheaf *s = ripe->first[kind][state], *next;
+    for (unsigned kind = 0; kind < NKINDS; kind++) {
+        struct us_sheaf *s, *next;
 
-            for (; s; s = next) {
-                const uint32_t n = us_sheaf_size(s);
+        for (s = h->taken[kind]; s; s = next) {
+            const uint32_t n = us_sheaf_size(s);
 
-                next = s->next;
-                end_grace(c, s, (enum kind)kind, (enum state)state);
-                atomic_fetch_sub(&r->pending, n);
-                atomic_fetch_sub(&a->rcu_pending, n);
-            }
+            next = s->next;
+            end_grace(c, s, (enum kind)kind);
+            atomic_fetch_sub(&r->pending, n);
+            atomic_fetch_sub(&a->rcu_pending, n);
         }
+        h->taken[kind] = NULL;
     }
 }
 
-/* In a frame. Returns when what stays is due. */
-static uint64_t run_cache(struct us_cache *c, uint64_t now, bool all)
+static struct us_rcu_cpu *table_if_any(struct us_cache *c)
 {
-    struct us_rcu_cpu *t = __atomic_load_n(&us_box(c)->rcu, __ATOMIC_ACQUIRE);
-    uint64_t next = NEVER;
+    return __atomic_load_n(&us_box(c)->rcu, __ATOMIC_ACQUIRE);
+}
+
+/* In a frame. */
+static void run_cache(struct us_cache *c, struct harvest *h)
+{
+    struct us_rcu_cpu *t = table_if_any(c), *r;
     struct us_flight f;
-    unsigned cpu;
 
-    for (cpu = 0; t && cpu < c->machine->ncpus; cpu++) {
-        struct us_rcu_cpu *r = &t[cpu];
-        struct ripe ripe = {.next = NEVER};
-
+    for (r = t; t && r < t + c->machine->ncpus; r++) {
         if (atomic_load(&r->pending) == 0)
             continue;
         us_flight_enter(c->machine, &f);
         lock(&f, r);
-        collect_kind(c->owner, r, OF_POLICY, now, all, &ripe);
-        collect_kind(c->owner, r, PLAIN, now, all, &ripe);
+        for (unsigned kind = 0; kind < NKINDS; kind++)
+            collect_kind(h, r, (enum kind)kind);
         us_lock_drop(&f, &r->lock);
         us_flight_leave(&f);
-        end_all(c, r, &ripe);
-        next = ripe.next < next ? ripe.next : next;
+        end_all(c, r, h);
     }
-    return next;
-}
-
-/* Nothing is pending, or this is no place to wait. */
-static bool has_none(struct us_allocator *a)
-{
-    return atomic_load(&a->rcu_pending) == 0 || us_flight_current() != NULL;
-}
-
-static uint64_t run(struct us_allocator *a, uint64_t now, bool all)
-{
-    uint64_t next = NEVER, due;
-    struct us_flight frame;
-    struct us_cache *c;
-
-    if (has_none(a))
-        return NEVER;
-    us_flight_quiesce(a->machine);
-    us_frame_enter(a->machine, &frame);
-    for (c = us_first_cache(a); c; c = c->next) {
-        due = run_cache(c, now, all);
-        next = due < next ? due : next;
-    }
-    us_frame_leave(&frame);
-    return next;
 }
 
 uint64_t us_rcu_run_due(struct us_allocator *a, uint64_t now)
 {
-    return run(a, now, false);
+    struct harvest h = {.allocator = a, .now = now, .next = NEVER};
+    struct us_flight frame;
+    struct us_cache *c;
+
+    if (atomic_load(&a->rcu_pending) == 0)
+        return NEVER;
+    if (is_nested(a->machine))
+        return now; /* no place to wait: the next look asks again */
+    us_flight_quiesce(a->machine);
+    us_frame_enter(a->machine, &frame);
+    for (c = us_first_cache(a); c; c = c->next)
+        run_cache(c, &h);
+    us_frame_leave(&frame);
+    return h.next;
+}
+
+/* In a frame: whatever was brought is sent off. */
+static void send_all(struct us_cache *c)
+{
+    struct us_rcu_cpu *t = table_if_any(c), *r;
+    struct us_flight f;
+
+    for (r = t; t && r < t + c->machine->ncpus; r++) {
+        if (atomic_load(&r->pending) == 0)
+            continue;
+        us_flight_enter(c->machine, &f);
+        lock(&f, r);
+        for (unsigned kind = 0; kind < NKINDS; kind++)
+            if (r->filling[kind])
+                send_off(c->owner, r, (enum kind)kind);
+        us_lock_drop(&f, &r->lock);
+        us_flight_leave(&f);
+    }
+}
+
+/* Of one cache, or of all. */
+static void barrier(struct us_allocator *a, struct us_cache *only)
+{
+    struct harvest h = {.allocator = a, .barrier = true, .next = NEVER};
+    struct us_flight frame;
+    struct us_cache *c;
+
+    if (atomic_load(&a->rcu_pending) == 0 || is_nested(a->machine))
+        return;
+    us_frame_enter(a->machine, &frame);
+    for (c = only ? only : us_first_cache(a); c; c = only ? NULL : c->next)
+        send_all(c);
+    us_frame_leave(&frame);
+    h.round = atomic_fetch_add(&a->rcu_round, 1);
+    us_flight_quiesce(a->machine);
+    us_frame_enter(a->machine, &frame);
+    for (c = only ? only : us_first_cache(a); c; c = only ? NULL : c->next)
+        run_cache(c, &h);
+    us_frame_leave(&frame);
+    us_flight_quiesce(a->machine);
 }
 
 void us_allocator_rcu_barrier(struct us_allocator *a)
 {
-    (void)run(a, us_now(a->machine), true);
+    barrier(a, NULL);
 }
 
 void us_cache_rcu_barrier(struct us_cache *c)
 {
-    struct us_flight frame;
-
-    if (has_none(c->owner))
-        return;
-    us_flight_quiesce(c->machine);
-    us_frame_enter(c->machine, &frame);
-    (void)run_cache(c, us_now(c->machine), true);
-    us_frame_leave(&frame);
+    barrier(c->owner, c);
 }
 
 /* ---- the end, and locks ---------------------------------------------------------------- */
@@ -387,7 +445,7 @@ void us_rcu_fini(struct us_cache *c)
 
 void us_rcu_locks(struct us_cache *c, us_lock_fn *each, void *context)
 {
-    struct us_rcu_cpu *t = __atomic_load_n(&us_box(c)->rcu, __ATOMIC_ACQUIRE);
+    struct us_rcu_cpu *t = table_if_any(c);
     unsigned cpu;
 
     for (cpu = 0; t && cpu < c->machine->ncpus; cpu++)

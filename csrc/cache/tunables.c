@@ -2,7 +2,9 @@
  *
  * A policy declares its tunables as rows (policy.h). A value is a number, a number with a size unit
  * where the row counts bytes, or one of the row's texts. A default outside its own limits means "by
- * rule": the policy works it out when the cache is made, and it can only be given at creation.
+ * rule": the policy works it out when the cache is made, and it can only be given at creation. An
+ * allocator's default that does not fit a cache gives way there, by that rule or by what is set
+ * beside it (us_tunable_binds); what was given to the cache itself is refused.
  */
 #include "cache/internal.h"
 
@@ -294,6 +296,7 @@ bool us_tunables_fill(struct us_allocator *a, struct us_cache *c, const char *co
         if (parse_for_creation(p, names[i], values[i], &row, &value, e) != US_OK)
             return false;
         c->tunable[row] = value;
+        c->given |= 1ull << row;
     }
     return true;
 }

@@ -110,7 +110,10 @@ struct us_counted {
 struct us_sheaf {
     _Atomic uint64_t header;
     uint32_t capacity;
-    uint32_t installed;    /* objects when it became a CPU's */
+    union {
+        uint32_t installed; /* objects when it became a CPU's */
+        uint32_t round;     /* while a grace period goes on: the barriers before it was sent */
+    };
     struct us_sheaf *next; /* for its owner while it is no CPU's, as what follows */
     union {
         struct us_sheaf *prev;

@@ -94,7 +94,7 @@ struct us_policy {
     const char *title; /* one line */
     const void *form;  /* the policy's own: what sets apart the names that one source registers */
     const struct us_tunable *tunables;
-    unsigned ntunables;
+    unsigned ntunables; /* at most 64 */
     const struct us_counter *counters;
     unsigned ncounters;
     enum us_region_kind region;

@@ -1,4 +1,5 @@
-/* registry.c - the policies by name. A new policy is a file beside this one and a line here. */
+/* registry.c - the policies by name. A new policy is a file beside this one and a line
+ * here. Their order is that in which all is listed: the README's table has it too. */
 #include <string.h>
 
 #include "policy/policy.h"
@@ -18,12 +19,12 @@ static const struct us_policy *const policies[] = {
     &us_policy_unified,
     &us_policy_unified_v4,
     &us_policy_sleb,
+    &us_policy_slab,
     &us_policy_slub,
     &us_policy_slub_thrash,
-    &us_policy_sheaves,
     &us_policy_slub_partial,
-    &us_policy_slab,
     &us_policy_slqb,
+    &us_policy_sheaves,
 };
 /* clang-format on */
 

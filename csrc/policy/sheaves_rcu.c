@@ -3,8 +3,8 @@
  * cache/rcu.c fills one a CPU (the original's rcu_free), keeps it until its grace period is over
  * and brings it here. One that was filled goes to the barn of its objects' node, as a full sheaf,
  * if that has room; one that was not, sent off by a flush or by its age, goes past the barn, as a
- * flush sends it in the original. The objects are counted as freed then, by where they went: to the
- * barn's stock, or to slabs.
+ * flush sends it in the original, and so does a full one of a node that has no CPU online any more.
+ * The objects are counted as freed then, by where they went: to the barn's stock, or to slabs.
  */
 #include "policy/sheaves.h"
 
@@ -74,10 +74,16 @@ static void to_barn(struct us_cache *c, struct us_flight *f, struct us_sheaf *s)
         us_sheaf_free(c, s);
 }
 
+/* A node whose last CPU went offline has nobody who would use its barn. */
+static bool has_users(const struct us_cache *c, const struct us_sheaf *s)
+{
+    return us_node_online(c->machine, us_node_of(&c->slabs->range, s->object[0])) > 0;
+}
+
 void us_sheaves_rcu_done(struct us_cache *c, struct us_flight *f, struct us_sheaf *s, bool barn)
 {
     us_runs(RUNS_DONE);
-    if (barn) {
+    if (barn && has_users(c, s)) {
         to_barn(c, f, s);
         return;
     }

@@ -28,7 +28,8 @@
         "0: frees of other nodes' objects go straight to their slabs (boot option noaliencache)") \
     row(BREAK_ORDER, "slab_break_gfp_order", "log2 pages", 0, US_MAX_ORDER, -1, US_T_CREATE,      \
         NULL, NULL,                                                                               \
-        "order from which any left-over is accepted; -1 = 1, or 0 with 32 MiB of memory or less") \
+        "order from which any left-over is accepted; -1 at creation = 1, or 0 with 32 MiB of "    \
+        "memory or less") \
     row(FREE_LIMIT, "free_limit", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_free_limit, NULL,\
         "objects free in a node's slabs above which emptied slabs go back: (1 + CPUs of the "     \
         "node) * batchcount + objects of a slab; of the node with most CPUs")                     \

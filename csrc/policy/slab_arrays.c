@@ -86,6 +86,23 @@ static void apply(struct us_cache *c, struct us_slabp *st, const struct us_slabp
         st->node[n].free_limit = free_limit(c, n);
 }
 
+/* Defaults that do not fit give way: the batch to the limit, the shared array to what can be. */
+static void fit_defaults(const struct us_cache *c, struct us_slabp_tuning *t)
+{
+    const int64_t most = US_RING_MAX;
+    const bool binds = us_tunable_binds(c, US_SLABP_T_BATCHCOUNT, US_SLABP_T_LIMIT,
+                                        c->tunable[US_SLABP_T_LIMIT] == 0);
+
+    if (t->batchcount == 0 || (t->batchcount > t->limit && !binds))
+        t->batchcount = (t->limit + 1) / 2;
+    if (t->shared * t->batchcount <= most)
+        return;
+    if (!us_tunable_given(c, US_SLABP_T_SHARED))
+        t->shared = most / t->batchcount;
+    else if (!us_tunable_given(c, US_SLABP_T_BATCHCOUNT))
+        t->batchcount = most / t->shared;
+}
+
 enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_error *e)
 {
     const int64_t *given = c->tunable;
@@ -97,8 +114,7 @@ enum us_status us_slabp_plan(struct us_cache *c, struct us_slabp *st, struct us_
     const struct us_geometry *g = &c->geometry;
     const size_t bytes = c->machine->page_size << g->order;
 
-    if (t.batchcount == 0)
-        t.batchcount = (t.limit + 1) / 2;
+    fit_defaults(c, &t);
     if (check_tuning(c, &t, e) != US_OK)
         return US_EINVAL;
     apply(c, st, &t);

@@ -165,12 +165,12 @@ static struct cut cut(const struct us_geometry *g, uint64_t bytes, bool off_slab
 }
 
 /* The order from which any left-over is accepted: machines of little memory have only 0. */
-static unsigned break_order(const struct us_cache *c)
+static int64_t break_order(const struct us_cache *c)
 {
     struct us_memory_account account;
 
     if (c->tunable[US_SLABP_T_BREAK_ORDER] >= 0)
-        return (unsigned)c->tunable[US_SLABP_T_BREAK_ORDER];
+        return c->tunable[US_SLABP_T_BREAK_ORDER];
     us_memory_account(c->slabs->memory, &account);
     return account.budget > 32u << 20 ? 1 : 0;
 }
@@ -179,7 +179,7 @@ static unsigned break_order(const struct us_cache *c)
 static bool search_order(struct us_cache *c, bool off_slab, struct cut *best)
 {
     struct us_geometry *g = &c->geometry;
-    const unsigned last = break_order(c);
+    const unsigned last = (unsigned)c->tunable[US_SLABP_T_BREAK_ORDER];
     unsigned order;
 
     best->objects = 0;
@@ -205,6 +205,7 @@ enum us_status us_slabp_geometry(struct us_cache *c, struct us_error *e)
     bool off_slab;
     struct cut k;
 
+    c->tunable[US_SLABP_T_BREAK_ORDER] = break_order(c);
     g->align = us_align_of(c->size, c->options.align, c->flags, US_LINE);
     g->stride = (c->size + g->align - 1) / g->align * g->align;
     off_slab = g->stride >= c->machine->page_size / 8;

@@ -16,8 +16,8 @@
         "objects a free list may hold: the free beyond flushes one freebatch; "                   \
         "at creation 4 freebatches")                                                              \
     row(FREEBATCH, "freebatch", "objects", 1, US_SLQB_HIWATER_MAX + 1, -1, 0, NULL, set_freebatch,\
-        "objects flushed at once, and sent home at once; at most hiwater + 1; "                   \
-        "at creation max(4 pages, min(256 objects, 64 pages))")                                   \
+        "objects flushed at once, and sent home at once; at most hiwater + 1, and lowered to "    \
+        "that with it; at creation max(4 pages, min(256 objects, 64 pages))")                                   \
     row(MIN_ORDER, "slqb_min_order", "log2 pages", 0, US_MAX_ORDER, 0, US_T_CREATE, NULL, NULL,   \
         "smallest order of a slab")                                                               \
     row(MIN_OBJECTS, "slqb_min_objects", "objects", 1, 65535, 1, US_T_CREATE, NULL, NULL,         \

@@ -57,11 +57,14 @@ static enum us_status settle_watermarks(struct us_cache *c, struct us_error *e)
     const int64_t page = (int64_t)c->machine->page_size, size = (int64_t)c->geometry.stride;
     const int64_t batch = most(1, most(4 * page / size, least(256, 64 * page / size)));
     int64_t *t = c->tunable;
+    const bool binds =
+        us_tunable_binds(c, US_SLQB_T_FREEBATCH, US_SLQB_T_HIWATER, t[US_SLQB_T_HIWATER] < 0);
 
     if (t[US_SLQB_T_HIWATER] < 0)
         t[US_SLQB_T_HIWATER] = least(4 * batch, US_SLQB_HIWATER_MAX);
-    if (t[US_SLQB_T_FREEBATCH] < 0)
-        t[US_SLQB_T_FREEBATCH] = least(batch, t[US_SLQB_T_HIWATER] + 1);
+    if (t[US_SLQB_T_FREEBATCH] < 0 || !binds)
+        t[US_SLQB_T_FREEBATCH] = least(t[US_SLQB_T_FREEBATCH] < 0 ? batch : t[US_SLQB_T_FREEBATCH],
+                                       t[US_SLQB_T_HIWATER] + 1);
     return check_freebatch(c, t[US_SLQB_T_FREEBATCH], t[US_SLQB_T_HIWATER], e);
 }
 
@@ -102,8 +105,8 @@ const uint32_t *us_slqb_general_sizes(const struct us_machine *m)
 
 /* ---- tunables ------------------------------------------------------------------------ */
 
-/* The original checks a new freebatch against the watermark, and not a new watermark against the
- * freebatch: a flush then takes what there is. */
+/* The original checks a new freebatch against the watermark, and takes every new watermark: the
+ * freebatch stays within its limits, as at creation, by following a watermark below it. */
 static enum us_status set_hiwater(struct us_cache *c, struct us_flight *f, int64_t value,
                                   struct us_error *e)
 {
@@ -114,6 +117,8 @@ static enum us_status set_hiwater(struct us_cache *c, struct us_flight *f, int64
     (void)e;
     c->tunable[US_SLQB_T_HIWATER] = value;
     st->hiwater = (uint32_t)value;
+    st->freebatch = (uint32_t)least(st->freebatch, value + 1);
+    c->tunable[US_SLQB_T_FREEBATCH] = st->freebatch;
     for (cpu = 0; cpu < c->machine->ncpus; cpu++)
         if (us_slqb_cpu_of(c, cpu))
             us_slqb_cpu_of(c, cpu)->list.free.limit = st->hiwater;

@@ -461,26 +461,31 @@ static void unified_free_bulk(struct us_cache *c, size_t n, void *const *object)
 /* ---- life
  * ------------------------------------------------------------------------------------------- */
 
-/* The posted store of batch_size takes nothing below the queue's size. */
-static bool batch_is_posted(const struct us_cache *c)
+/* What was given to this cache is held against what a store would take. */
+static enum us_status check_given(const struct us_cache *c, struct us_error *e)
 {
     const int64_t batch = c->tunable[US_UNIFIED_T_BATCH],
                   queue = c->tunable[US_UNIFIED_T_CPU_QUEUE];
+    const uint32_t size = queue ? (uint32_t)queue : us_unified_rule_queue(c);
 
-    return !us_unified_form_of(c)->posted_batch || batch == 0 ||
-           batch >= (queue ? queue : us_unified_rule_queue(c));
+    if (batch && !us_unified_batch_fits(c, batch, size) &&
+        us_tunable_binds(c, US_UNIFIED_T_BATCH, US_UNIFIED_T_CPU_QUEUE, queue == 0))
+        return us_unified_refuse_batch(c, batch, size, e);
+    if (us_unified_form_of(c)->second_level && us_tunable_given(c, US_UNIFIED_T_ALIEN_QUEUE) &&
+        c->tunable[US_UNIFIED_T_ALIEN_QUEUE] >= 0)
+        return us_unified_needs_nodes(c, e);
+    return US_OK;
 }
 
 static enum us_status unified_create(struct us_cache *c, struct us_error *e)
 {
     struct us_memory *mem = c->slabs->memory;
+    enum us_status status;
     struct us_unified *st;
 
-    if (!batch_is_posted(c))
-        return us_fail(e, US_EINVAL,
-                       "batch_size %lld of cache '%s' is below its queue_size, which policy %s "
-                       "refuses, as posted",
-                       (long long)c->tunable[US_UNIFIED_T_BATCH], c->name, c->policy->name);
+    status = check_given(c, e);
+    if (status != US_OK)
+        return status;
     st = us_meta_alloc(mem, sizeof(*st));
     if (!st)
         goto none;

@@ -19,13 +19,14 @@
 #define US_SLEB_TUNABLES(row)                                                                     \
     row(CPU_QUEUE, "cpu_queue_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0,                    \
         get_cpu_queue, set_cpu_queue,                                                             \
-        "capacity of each CPU queue; 0 at creation = by object size")                             \
+        "capacity of each CPU queue; 0 at creation = by object size; reads as the capacity that " \
+        "fills whole cache lines (queue_size: what was asked for)")                               \
     row(QUEUE, "queue_size", "objects", 0, US_UNIFIED_QUEUE_MAX, 0, US_T_READONLY,                \
         get_queue, NULL,                                                                          \
         "CPU queue size that was asked for; refills stop there")                                  \
     row(BATCH, "batch_size", "objects", 4, US_UNIFIED_QUEUE_MAX, 0, 0, get_batch, set_batch,      \
-        "objects moved between levels at once; at most queue_size, and a larger one given at "    \
-        "creation counts as half of it (unified-v4: at least queue_size)")                        \
+        "objects moved between levels at once; at most queue_size (unified-v4: at least); an "    \
+        "allocator's default that does not fit a cache counts as half of it")                     \
     row(PER_CPU, "per_cpu_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_per_cpu, NULL,  \
         "objects in CPU queues")                                                                  \
     row(MIN_PARTIAL, "min_partial", "slabs", 5, 10, -1, 0, NULL, NULL,                            \
@@ -46,7 +47,7 @@
         "objects in shared queues")                                                               \
     row(ALIEN_QUEUE, "alien_queue_size", "objects", 0, 1000, -1, 0,                               \
         get_alien_queue, set_alien_queue,                                                         \
-        "capacity of each alien queue; 0 = off; needs more than one node")                        \
+        "capacity of each alien queue; 0 = off; refused on one node, where a default is idle")    \
     row(ALIEN_SHIFT, "alien_shift", "log2 bytes", 0, 63, 0, US_T_READONLY, get_alien_shift, NULL, \
         "size of one alien queue as laid out")                                                    \
     row(ALIEN, "alien_caches", "objects", 0, INT64_MAX, 0, US_T_READONLY, get_alien, NULL,        \
@@ -237,6 +238,10 @@ US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned c
 uint32_t us_unified_real_capacity(uint32_t queue);
 uint32_t us_unified_rule_queue(const struct us_cache *c); /* by object size */
 void us_unified_plan(struct us_cache *c, struct us_unified *st);
+bool us_unified_batch_fits(const struct us_cache *c, int64_t batch, uint32_t queue);
+enum us_status us_unified_refuse_batch(const struct us_cache *c, int64_t value, uint32_t queue,
+                                       struct us_error *e);
+enum us_status us_unified_needs_nodes(const struct us_cache *c, struct us_error *e);
 bool us_unified_make_queues(struct us_cache *c);
 void us_unified_point_cpus(struct us_cache *c);                       /* after st->domain changed */
 void us_unified_drop_queues(struct us_cache *c, struct us_flight *f); /* f NULL: they are empty */

@@ -109,10 +109,15 @@ static int64_t rule_min_partial(const struct us_cache *c)
     return log < 5 ? 5 : log > 10 ? 10 : log;
 }
 
+/* The posted store of batch_size took nothing below the queue's size. */
+bool us_unified_batch_fits(const struct us_cache *c, int64_t batch, uint32_t queue)
+{
+    return us_unified_form_of(c)->posted_batch ? batch >= queue : batch <= queue;
+}
+
 void us_unified_plan(struct us_cache *c, struct us_unified *st)
 {
     const int64_t *t = c->tunable;
-    const bool any_batch = us_unified_form_of(c)->posted_batch;
 
     if (t[US_UNIFIED_T_MIN_PARTIAL] < 0)
         c->tunable[US_UNIFIED_T_MIN_PARTIAL] = rule_min_partial(c);
@@ -122,7 +127,7 @@ void us_unified_plan(struct us_cache *c, struct us_unified *st)
     else if (st->grown_queue > st->queue)
         st->queue = st->grown_queue;
     st->batch = (st->queue + 1) / 2;
-    if (t[US_UNIFIED_T_BATCH] && (any_batch || (uint32_t)t[US_UNIFIED_T_BATCH] <= st->queue))
+    if (t[US_UNIFIED_T_BATCH] && us_unified_batch_fits(c, t[US_UNIFIED_T_BATCH], st->queue))
         st->batch = (uint32_t)t[US_UNIFIED_T_BATCH];
     st->cpu_capacity = us_unified_real_capacity(st->queue);
     st->shared_desired = 0;

@@ -88,19 +88,23 @@ static enum us_status set_cpu_queue(struct us_cache *c, struct us_flight *f, int
     return us_unified_resize(c, f, &wish, e);
 }
 
-/* As posted the store refuses values below the queue's size, so that a batch cannot be lowered. */
-static enum us_status set_posted_batch(struct us_cache *c, int64_t value, struct us_error *e)
+enum us_status us_unified_refuse_batch(const struct us_cache *c, int64_t value, uint32_t queue,
+                                       struct us_error *e)
 {
-    struct us_unified *st = us_unified_of(c);
-
-    if (value < st->queue)
+    if (us_unified_form_of(c)->posted_batch)
         return us_fail(
             e, US_EINVAL,
             "batch_size %lld is below queue_size %u; policy %s takes %u to %d, as posted",
-            (long long)value, st->queue, c->policy->name, st->queue, US_UNIFIED_QUEUE_MAX);
-    c->tunable[US_UNIFIED_T_BATCH] = value;
-    st->batch = (uint32_t)value;
-    return US_OK;
+            (long long)value, queue, c->policy->name, queue, US_UNIFIED_QUEUE_MAX);
+    return us_fail(e, US_EINVAL, "batch_size %lld is above queue_size %u; expected 4 to %u",
+                   (long long)value, queue, queue);
+}
+
+enum us_status us_unified_needs_nodes(const struct us_cache *c, struct us_error *e)
+{
+    if (c->machine->nnodes > 1)
+        return US_OK;
+    return us_fail(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
 }
 
 static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t value,
@@ -109,12 +113,9 @@ static enum us_status set_batch(struct us_cache *c, struct us_flight *f, int64_t
     struct us_unified *st = us_unified_of(c);
 
     (void)f;
-    if (us_unified_form_of(c)->posted_batch)
-        return set_posted_batch(c, value, e);
-    if (value > st->queue)
-        return us_fail(e, US_EINVAL, "batch_size %lld is above queue_size %u; expected 4 to %u",
-                       (long long)value, st->queue, st->queue);
-    if (st->shared_desired && value > st->shared_desired)
+    if (!us_unified_batch_fits(c, value, st->queue))
+        return us_unified_refuse_batch(c, value, st->queue, e);
+    if (!us_unified_form_of(c)->posted_batch && st->shared_desired && value > st->shared_desired)
         return us_fail(
             e, US_EINVAL,
             "batch_size %lld is above shared_queue_size %u; raise that first or switch it off",
@@ -145,8 +146,8 @@ static enum us_status set_alien_queue(struct us_cache *c, struct us_flight *f, i
 {
     struct us_unified_sizes wish = us_unified_sizes_of(c);
 
-    if (c->machine->nnodes < 2)
-        return us_fail(e, US_ENOSYS, "alien_queue_size needs a machine of more than one node");
+    if (us_unified_needs_nodes(c, e) != US_OK)
+        return US_ENOSYS;
     wish.alien = value;
     return us_unified_resize(c, f, &wish, e);
 }

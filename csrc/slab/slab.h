@@ -158,6 +158,7 @@ struct us_cache {
     void *state; /* the policy's own */
     const struct us_policy *policy;
     int64_t *tunable; /* [policy->ntunables] current values */
+    uint64_t given;   /* bits: rows given to this cache itself, not an allocator's default */
     struct us_geometry geometry;
     size_t size;             /* bytes asked for */
     uint64_t reciprocal;     /* us_reciprocal_of(stride), for us_object_index */
@@ -180,6 +181,20 @@ struct us_cache {
     _Atomic uint64_t misuses;  /* reported so far */
     _Atomic uint64_t released; /* pages of slabs given back so far */
 };
+
+static inline bool us_tunable_given(const struct us_cache *c, unsigned row)
+{
+    return c->given >> row & 1;
+}
+
+/* A row that must fit another one is held to that, and refused, if it was given to this very cache,
+ * or if both are the allocator's defaults, which then contradict each other in every cache. Else it
+ * is a default that does not fit this one, and gives way. */
+static inline bool us_tunable_binds(const struct us_cache *c, unsigned row, unsigned other,
+                                    bool other_by_rule)
+{
+    return us_tunable_given(c, row) || !(other_by_rule || us_tunable_given(c, other));
+}
 
 /* Sum over nodes of one of their counts. */
 static inline int64_t us_sum_of_nodes(const struct us_cache *c, _Atomic uint64_t *of_node)

@@ -199,7 +199,7 @@ class Comparison:
         >>> us.compare(us.workloads.pair(), ["slub"], rounds=3, min_time="5 ms").shown("slub")
         'slub'
         """
-        return shown_name(name, self.results[name].policy)
+        return shown_name(name, self.results[name].policy, self.results[name].tunables)
 
     # ---- in words --------------------------------------------------------------------------
 
@@ -329,7 +329,8 @@ class Comparison:
         ``ratio_high``, the shares of calls that were fast, ``reserved_ratio``; of one pass the
         common counters, and how often locks were taken (``lock_acquired``) and found taken
         (``lock_contended``), in all and by class; the byte accounts, ``reserved_bytes`` and so on,
-        and the peak of each, ``reserved_peak_bytes``; ``reconstructed`` as the policy's title says.
+        and the peak of each, ``reserved_peak_bytes``; ``reconstructed`` as the policy's title says,
+        of ``slub-thrash`` in mode ``ratio``.
         What does not apply is None.
 
         Examples

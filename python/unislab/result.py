@@ -298,7 +298,7 @@ class Result:
         return frame
 
     def __repr__(self) -> str:
-        parts = [f"{self.workload} under {shown_name(self.label, self.policy)}"]
+        parts = [f"{self.workload} under {shown_name(self.label, self.policy, self.tunables)}"]
         if self.seconds:
             parts.append(
                 f"{duration(self.seconds.warm)} a pass ({duration(self.seconds.low)} to "
@@ -333,11 +333,11 @@ def _unit(counter: str) -> str:
     return "acquisitions" if counter.startswith("lock_") else _UNITS.get(counter, "calls")
 
 
-def shown_name(label: str, policy: str) -> str:
+def shown_name(label: str, policy: str, tunables: Mapping[str, Any]) -> str:
     """A label as people see it: what is reconstructed says so."""
     from unislab.inspect.policies import is_reconstructed
 
-    if is_reconstructed(policy) and "reconstructed" not in label:
+    if is_reconstructed(policy, tunables) and "reconstructed" not in label:
         return f"{label} (reconstructed)"
     return label
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unislab.tunables import describe_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 __all__ = ["is_reconstructed", "policy_counters", "policy_title", "policy_tunables"]
@@ -30,20 +32,37 @@ def policy_title(policy: str) -> str:
     return titles[policy]
 
 
-def is_reconstructed(policy: str) -> bool:
+# Of a policy with modes one may be reconstructed: tunable, its word and its number.
+_RECONSTRUCTED_MODE = {"slub-thrash": ("mode", ("ratio", "1"))}
+
+
+def is_reconstructed(policy: str, tunables: Mapping[str, Any] | None = None) -> bool:
     """True for a policy whose original was never published in full; its title says so.
 
     Wherever such a policy is shown, "(reconstructed)" stands behind its name.
 
+    Parameters
+    ----------
+    policy : str
+        A name out of :func:`unislab.policies`.
+    tunables : mapping, optional
+        What it was told, names to values: of ``slub-thrash`` the mode ``ratio``, its default, is
+        reconstructed, ``mostfree`` and ``off`` are not.
+
     Examples
     --------
     >>> from unislab.inspect import is_reconstructed
-    >>> is_reconstructed("unified")
+    >>> is_reconstructed("unified"), is_reconstructed("slub-thrash")
+    (False, True)
+    >>> is_reconstructed("slub-thrash", {"mode": "mostfree"})
     False
     """
     from unislab import _native
 
-    return "reconstructed" in dict(_native._policies()).get(policy, "").lower()
+    if "reconstructed" not in dict(_native._policies()).get(policy, "").lower():
+        return False
+    row, reconstructed = _RECONSTRUCTED_MODE.get(policy, ("", ("",)))
+    return str((tunables or {}).get(row, reconstructed[0])) in reconstructed
 
 
 def policy_tunables(policy: str) -> pd.DataFrame:

@@ -355,7 +355,7 @@ def _reasons(judged: Judged, results: Mapping[Key, Result]) -> list[str]:
 
 def _time_note(cells: Mapping[Key, Point], quick: bool) -> str:
     times = dict.fromkeys(str(point.stretches) for point in cells.values())
-    note = f"each cell: {'; '.join(times)} of warm-up, virtual time"
+    note = f"each cell: {'; '.join(times)}"
     return note + (" (quick: fewer rows, shorter times; no verdict to rely on)" if quick else "")
 
 

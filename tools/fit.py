@@ -34,8 +34,10 @@ from typing import Any
 
 from unislab.reproduction import published
 from unislab.reproduction.points import Stretches, run_point
+from unislab.reproduction.policies import POLICIES
 from unislab.reproduction.run import processes
-from unislab.reproduction.tables import POLICIES, measured_share, network_point
+from unislab.reproduction.slow_shares import measured_share
+from unislab.reproduction.tables import network_point
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "python/unislab/data/fitted.toml"
@@ -108,7 +110,7 @@ class Fit:
         for cpus in (1, 2, 4):
             found = self.search(self.start() | {"irq_cpus": cpus})
             error = self.error(found)
-            print(f"{self.table}: {cpus} interrupt CPUs: {_told(found)}; off by {error:.1%}")
+            print(f"{self.table}: {cpus} interrupt CPUs: {_told(found)}; off by {error:.1%}", flush=True)
             if chosen is None or error < self.error(chosen) * LEAST_GAIN:
                 chosen = found
         assert chosen is not None
@@ -175,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = {table: fit.best() for table, fit in fits.items()}
         ring, share, wanted = fit_ring(fits["T1"], chosen["T1"], executor)
         lines = [
-            "# Written by tools/fit.py, from the columns SLAB of T1 and T2 and one share of S1 alone;",
+            "# Written by tools/fit.py, from the columns SLAB of T1 and T2 and one share of S1;",
             "# that script says how. Do not edit: a row is not tuned by itself.",
         ]
         for table, fit in fits.items():

@@ -110,7 +110,8 @@ class Fit:
         for cpus in (1, 2, 4):
             found = self.search(self.start() | {"irq_cpus": cpus})
             error = self.error(found)
-            print(f"{self.table}: {cpus} interrupt CPUs: {_told(found)}; off by {error:.1%}", flush=True)
+            told = f"{_told(found)}; off by {error:.1%}"
+            print(f"{self.table}: {cpus} interrupt CPUs: {told}", flush=True)
             if chosen is None or error < self.error(chosen) * LEAST_GAIN:
                 chosen = found
         assert chosen is not None

@@ -191,9 +191,9 @@ class PolicyContestant:
         return seconds, changes, frame, memory
 
     def go_on(self, ns: int) -> Stretch:
-        """Go on with a modelled pass for so long, and tell what was done in that time alone."""
+        """Go on with a modelled pass for so long, or make a whole one (0); tell what was done."""
         before = self._cache_stats()
-        seconds = self._runner.run_for(ns)
+        seconds = self._runner.run_for(ns) if ns else self._runner.passes(1)[0]
         marks, told = sum(self._runner.marks()), dict(self._runner.explain())
         after = self._cache_stats()
         calls = {

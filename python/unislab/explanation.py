@@ -40,7 +40,9 @@ class Explanation:
         ``switch``, ``interrupt``, ``lock`` (waiting for locks), ``idle``. They add up to the
         elapsed time of all CPUs.
     locks, lock_counts : mapping
-        Seconds waited, and how often, by lock class; the seconds are those of ``time["lock"]``.
+        Seconds waited, and how often, by lock class; the seconds add up to ``time["lock"]``. Those
+        of ``gate`` are of CPUs that are held off while all must stand still: queues change their
+        sizes, a cache comes or goes, somebody reads exact counters.
     lines, line_counts : mapping
         Seconds spent on cache lines beyond a hit in L1, and how often, by where the line was:
         ``l1``, ``l2``, ``llc``, ``memory``, ``memory_far``, ``line_domain``, ``line_node``,
@@ -77,6 +79,8 @@ class Explanation:
         def seconds(group: str) -> dict[str, float]:
             return {key: ps * 1e-12 for key, ps in parts[group].items()}
 
+        # Whoever is held off while the machine stands still waits for no lock that has a class.
+        parts["lock"]["gate"] = parts["time"]["lock"] - sum(parts["lock"].values())
         return cls(
             time=seconds("time"),
             locks=seconds("lock"),
@@ -146,7 +150,10 @@ class Explanation:
     def _by_cause(self) -> dict[str, float]:
         """Seconds by what :func:`why` names; they add up to all time."""
         told = {text: self.time[phase] for phase, text in PHASES.items()}
-        told |= {f"waiting for {name} locks": s for name, s in self.locks.items()}
+        told |= {
+            "held off at the gate" if name == "gate" else f"waiting for {name} locks": s
+            for name, s in self.locks.items()
+        }
         return told
 
     def __repr__(self) -> str:

@@ -75,6 +75,6 @@ def fitted(table: str) -> dict[str, Any]:
     --------
     >>> from unislab.reproduction.data import fitted
     >>> sorted(fitted("T1"))
-    ['app_cycles', 'irq_cpus', 'round_trip_ns', 'rx_ring', 'stack_cycles']
+    ['app_cycles', 'irq_cpus', 'round_trip_ns', 'rx_ring', 'serial_ns', 'stack_cycles']
     """
     return dict(_load("fitted.toml")[table]["constants"])

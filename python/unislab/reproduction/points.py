@@ -17,15 +17,16 @@ from unislab.result import Result
 from unislab.sizes import parse_time
 from unislab.topology import grid_topology
 
-__all__ = ["Outcome", "Point", "Stretches", "run_point"]
+__all__ = ["ONE_PASS", "Outcome", "Point", "Stretches", "run_point"]
 
 Pairs = tuple[tuple[str, Any], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Stretches:
-    """Virtual time of a point: equal stretches, the first of which warm up."""
+    """Virtual time of a point: equal stretches, the first of which warm up; or whole passes."""
 
+    #: 0: each is a pass of the workload to its end.
     each_ns: int
     warm: int
     measured: int
@@ -36,13 +37,15 @@ class Stretches:
         each = parse_time(duration) // measured
         return cls(each, max(1, parse_time(warmup) // each), measured)
 
-    def scaled(self, factor: float) -> Stretches:
-        """As many, each longer or shorter."""
-        return dataclasses.replace(self, each_ns=round(self.each_ns * factor))
-
     def __str__(self) -> str:
+        if not self.each_ns:
+            return "one whole pass on an empty allocator"
         warm, measured = (n * self.each_ns / 1e6 for n in (self.warm, self.measured))
-        return f"{measured:g} ms after {warm:g} ms"
+        return f"{measured:g} ms of virtual time after {warm:g} ms of warm-up"
+
+
+#: Of programs that end.
+ONE_PASS = Stretches(0, 0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Outcome:
 
 def _drift(rates: tuple[float, ...]) -> float:
     half = len(rates) // 2
+    if not half:
+        return 0.0
     first, second = sum(rates[:half]), sum(rates[len(rates) - half :])
     return second / first - 1 if first else 0.0
 

@@ -15,7 +15,8 @@ from unislab.explanation import Explanation
 from unislab.reproduction.data import published, table_name
 from unislab.reproduction.judge import Check, verdict_of
 from unislab.reproduction.points import Outcome, Point, run_point
-from unislab.reproduction.tables import NOT_BUILT, TABLES, Judged
+from unislab.reproduction.table import Judged, Key
+from unislab.reproduction.tables import NOT_BUILT, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from unislab.result import Result
 
 __all__ = ["Reproduction", "processes", "reproduce", "run_tables"]
-
-Key = tuple[str, str]
 
 #: A rate that changes by more than this between the halves of what is measured is told.
 STEADY = 0.02
@@ -355,7 +354,7 @@ def _reasons(judged: Judged, results: Mapping[Key, Result]) -> list[str]:
 
 def _time_note(cells: Mapping[Key, Point], quick: bool) -> str:
     times = dict.fromkeys(str(point.stretches) for point in cells.values())
-    note = f"each cell: {'; '.join(times)} of warm-up, virtual time"
+    note = f"each cell: {'; '.join(times)}"
     return note + (" (quick: fewer rows, shorter times; no verdict to rely on)" if quick else "")
 
 

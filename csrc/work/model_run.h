@@ -1,11 +1,12 @@
 /* model_run.h - the inside of a run on a modelled machine, shared by its executor (model_exec.c),
  * its scheduler (model_sched.c) and what tasks wait for (model_wait.c).
  *
- * The scheduler. A task may run on a set of CPUs. It wakes on the CPU it ran on last if that is
- * idle, else on an idle CPU of that CPU's domain, else on one of the waker's domain, else it queues
- * on the CPU it ran on last. A CPU without a task takes a waiting one, of its own domain first.
- * Tasks of one CPU take turns. A task that serves interrupts runs before all others and stops the
- * one that runs at its next op.
+ * The scheduler. A task may run on a set of CPUs, and is given one of them when the pass starts, so
+ * that all have as many, as the balancing of new processes does. It wakes there if that CPU is
+ * idle, else on an idle CPU of the domain, else on one of the waker's domain, else on any that is
+ * idle, else it queues on its own. A CPU without a task takes a waiting one, of its own domain
+ * first. Tasks of one CPU take turns. A task that serves interrupts runs before all others and
+ * stops the one that runs at its next op.
  */
 #ifndef US_WORK_MODEL_RUN_H
 #define US_WORK_MODEL_RUN_H
@@ -28,6 +29,7 @@ struct us_model_task {
     bool interrupt, has_barrier;
     bool served; /* what it waited for has happened */
     enum us_task_state state;
+    unsigned base;              /* CPU it was given */
     unsigned home;              /* CPU it runs on, or ran on last */
     struct us_model_task *next; /* in the one queue it is in */
     uint64_t ready_at;          /* not before */

@@ -77,19 +77,39 @@ static int idle_in(const struct us_runner *r, const struct us_model_task *t, uns
     return -1;
 }
 
+/* The next idle CPU after that of `from` where the task may run, or -1. */
+static int idle_anywhere(const struct us_runner *r, const struct us_model_task *t, unsigned from)
+{
+    const unsigned n = r->machine->ncpus, words = (n + 63) / 64, first = r->position[from] / 64;
+
+    for (unsigned i = 0; i < words; i++) {
+        unsigned at = (first + i) % words * 64;
+
+        for (uint64_t word = r->idle_cpus[at / 64]; word; word &= word - 1) {
+            unsigned cpu = r->machine->domain_cpus[at + (unsigned)__builtin_ctzll(word)];
+
+            if (may_run(t, cpu))
+                return (int)cpu;
+        }
+    }
+    return -1;
+}
+
 static unsigned place(const struct us_runner *r, const struct us_model_task *t,
                       const struct us_vcpu *waker)
 {
     const struct us_machine *m = r->machine;
-    unsigned domain = us_domain_of_cpu(m, t->home);
+    unsigned domain = us_domain_of_cpu(m, t->base);
     int cpu;
 
-    if (t->ncpus == 1 || r->cpu[t->home].idle)
-        return t->home;
+    if (t->ncpus == 1 || r->cpu[t->base].idle)
+        return t->base;
     cpu = idle_in(r, t, domain);
     if (cpu < 0 && waker && us_domain_of_cpu(m, waker->id) != domain)
         cpu = idle_in(r, t, us_domain_of_cpu(m, waker->id));
-    return cpu < 0 ? t->home : (unsigned)cpu;
+    if (cpu < 0)
+        cpu = idle_anywhere(r, t, t->base);
+    return cpu < 0 ? t->base : (unsigned)cpu;
 }
 
 /* ---- queues ------------------------------------------------------------------------------------
@@ -242,9 +262,10 @@ void us_sched_start(struct us_runner *r)
         struct us_model_task *t = &r->task[i];
 
         if (t->ncpus)
-            t->home = t->cpu[t->ncpus > 1 ? i % t->ncpus : 0];
+            t->home = t->cpu[t->ncpus > 1 ? spread++ % t->ncpus : 0];
         else
             t->home = spread++ % r->machine->ncpus;
+        t->base = t->home;
         us_sched_requeue(&r->cpu[t->home], t, false);
         t->ready_at = r->start;
         us_sim_wake(r->sim, t->home, r->start);

@@ -33,6 +33,8 @@ void us_bitset_init(struct us_bitset *s, uint64_t nbits, uint64_t *words)
 /* The word of level 0 that holds i was zero and is not any more. */
 static void raise_word(struct us_bitset *s, uint64_t word)
 {
+    us_reads(&s->level[1], 1);
+    us_reads(&s->nlevels, sizeof(s->nlevels));
     for (unsigned level = 1; level < s->nlevels; level++) {
         uint64_t *w = &s->level[level][word >> 6];
         uint64_t old = *w;
@@ -49,6 +51,8 @@ static void raise_word(struct us_bitset *s, uint64_t word)
 /* The word of level 0 became zero. */
 static void lower_word(struct us_bitset *s, uint64_t word)
 {
+    us_reads(&s->level[1], 1);
+    us_reads(&s->nlevels, sizeof(s->nlevels));
     for (unsigned level = 1; level < s->nlevels; level++) {
         uint64_t *w = &s->level[level][word >> 6];
 

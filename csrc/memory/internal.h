@@ -94,8 +94,8 @@ struct us_memory {
     struct us_peak reserved, resident; /* pages */
     struct us_peak metadata;           /* bytes */
     struct us_injection fail[2];
-    _Atomic uint64_t turn; /* time of the next purge turn */
-    struct us_meta meta;
+    _Atomic uint64_t turn;                   /* time of the next purge turn */
+    struct us_meta meta US_ALIGNED(US_LINE); /* its lock in one line */
 };
 
 static inline uint64_t us_load(const _Atomic uint64_t *x)

@@ -36,6 +36,7 @@ static _Thread_local volatile int inside;
 
 static bool enter(struct us_memory *mem, struct us_flight *f)
 {
+    us_reads(&mem->machine, sizeof(mem->machine));
     const struct us_flight *outer = us_flight_current();
 
     if (outer == NULL) {
@@ -106,11 +107,15 @@ static size_t cell_of(unsigned klass)
 
 static char *base_of(struct us_meta *m, const struct us_meta_chunk *chunk)
 {
+    us_reads(&m->span.base, sizeof(m->span.base));
+    us_reads(&m->chunk, sizeof(m->chunk));
     return m->span.base + ((size_t)(chunk - m->chunk) << (m->chunk_order + m->span.page_shift));
 }
 
 static struct us_meta_chunk *chunk_of(struct us_meta *m, const void *cell)
 {
+    us_reads(&m->span.base, sizeof(m->span.base));
+    us_reads(&m->chunk, sizeof(m->chunk));
     return &m->chunk[(size_t)((const char *)cell - m->span.base) >>
                      (m->chunk_order + m->span.page_shift)];
 }
@@ -177,8 +182,10 @@ static void *take_cell(struct us_meta *m, unsigned klass)
     us_reads(&m->open[klass], sizeof(*m->open));
     if (chunk == NULL && (chunk = new_chunk(m, klass)) == NULL)
         return NULL;
-    us_writes(chunk, sizeof(*chunk));
+    us_reads(chunk, sizeof(*chunk));
+    us_writes(&chunk->used, sizeof(chunk->used) + sizeof(chunk->fresh));
     if (chunk->free) {
+        us_writes(&chunk->free, sizeof(chunk->free));
         cell = chunk->free;
         us_runs(bytes / 16);
         us_writes(cell, bytes);
@@ -197,7 +204,9 @@ static void put_cell(struct us_meta *m, void *cell)
     struct us_meta_chunk *chunk = chunk_of(m, cell);
 
     us_runs(30);
-    us_writes(chunk, sizeof(*chunk));
+    us_reads(chunk, sizeof(*chunk));
+    us_writes(&chunk->used, sizeof(chunk->used));
+    us_writes(&chunk->free, sizeof(chunk->free));
     us_writes(cell, sizeof(void *));
     if (chunk->used-- == chunk->ncells)
         link_chunk(m, chunk);

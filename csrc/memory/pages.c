@@ -18,6 +18,8 @@ bool us_injected(struct us_memory *mem, enum us_fail_kind kind)
     uint64_t nth = us_load(&in->nth);
     uint32_t rate;
 
+    us_reads((const void *)&in->active, sizeof(in->active));
+    us_reads((const void *)&in->nth, sizeof(in->nth));
     if (US_LIKELY(!atomic_load_explicit(&in->active, memory_order_relaxed)))
         return false;
     while (nth > 0 && !atomic_compare_exchange_weak_explicit(
@@ -231,6 +233,8 @@ static void *pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned or
     void *block = NULL;
 
     us_runs(30);
+    us_reads(&mem->range, sizeof(mem->range));
+    us_reads(&mem->node, sizeof(mem->node));
     if (order <= US_MAX_ORDER && !us_injected(mem, US_FAIL_PAGES)) {
         block = take_near(mem, f, order, node, flags);
         for (unsigned i = 0; block == NULL && i < RETRIES; i++) {
@@ -264,6 +268,8 @@ static void pages_free(struct us_memory *mem, struct us_flight *f, void *block, 
 {
     struct us_page_node *node = &mem->node[us_node_of(&mem->range, block)];
 
+    us_reads(&mem->range, sizeof(mem->range));
+    us_reads(&mem->node, sizeof(mem->node));
     if (US_LIKELY(us_lock_take(f, &node->lock))) {
         take_back(mem, node, page_in_node(node, block), order);
         us_lock_drop(f, &node->lock);

@@ -163,6 +163,8 @@ static void *get_parts(struct us_cache *c, struct us_flight *f, unsigned node, u
     const size_t bytes = c->geometry.index_bytes;
     void *block;
 
+    us_reads(c->slabs, 1);
+    us_reads(&c->has_constructor, 1);
     *index = bytes ? us_meta_alloc(c->slabs->memory, bytes) : NULL;
     if (bytes && *index == NULL)
         return NULL;

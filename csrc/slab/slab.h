@@ -224,6 +224,7 @@ bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void 
 /* Where the slab's first object begins. */
 US_INLINE char *us_slab_objects_base(const struct us_cache *c, const struct us_slab *s)
 {
+    us_reads(c->slabs, 1);
     return (char *)us_slab_base(c->slabs, s) + s->offset;
 }
 US_INLINE void *us_object_address(const struct us_cache *c, const struct us_slab *s, uint32_t index)

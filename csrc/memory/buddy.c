@@ -37,7 +37,7 @@ static uint64_t count_of(const struct us_buddy *b, unsigned order)
 static void add_block(struct us_buddy *b, uint64_t block, unsigned order)
 {
     us_runs(10);
-    us_writes((const void *)&b->count[order], sizeof(b->count[order]));
+    us_writes(&b->count[order], sizeof(b->count[order]));
     us_writes(&b->orders, sizeof(b->orders));
     us_bitset_set(&b->free[order], block);
     atomic_store_explicit(&b->count[order], count_of(b, order) + 1, memory_order_relaxed);
@@ -49,7 +49,7 @@ static void remove_block(struct us_buddy *b, uint64_t block, unsigned order)
     uint64_t left = count_of(b, order) - 1;
 
     us_runs(10);
-    us_writes((const void *)&b->count[order], sizeof(b->count[order]));
+    us_writes(&b->count[order], sizeof(b->count[order]));
     if (left == 0)
         us_writes(&b->orders, sizeof(b->orders));
     us_bitset_clear(&b->free[order], block);

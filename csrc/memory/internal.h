@@ -104,13 +104,13 @@ static inline uint64_t us_load(const _Atomic uint64_t *x)
 }
 static inline void us_bump(_Atomic uint64_t *x, uint64_t n)
 {
-    us_updates((const void *)x, sizeof(*x));
+    us_updates(x, sizeof(*x));
     atomic_fetch_add_explicit(x, n, memory_order_relaxed);
 }
 /* For counts that only the holder of a lock changes. */
 static inline void us_add_locked(_Atomic uint64_t *x, uint64_t n)
 {
-    us_writes((const void *)x, sizeof(*x));
+    us_writes(x, sizeof(*x));
     atomic_store_explicit(x, us_load(x) + n, memory_order_relaxed);
 }
 static inline void us_peak_add(struct us_peak *p, uint64_t n)
@@ -135,7 +135,7 @@ static inline void us_peak_sub(struct us_peak *p, uint64_t n)
 static inline uint64_t us_node_free(const struct us_page_node *node)
 {
     us_reads(&node->managed, sizeof(node->managed));
-    us_reads((const void *)&node->used, sizeof(node->used));
+    us_reads(&node->used, sizeof(node->used));
     return node->managed - us_load(&node->used);
 }
 

@@ -281,7 +281,7 @@ void *us_meta_alloc_as(struct us_memory *mem, size_t bytes, size_t account)
     if (rounded < bytes || us_injected(mem, US_FAIL_META))
         return NULL;
     if (enter(mem, &flight)) {
-        us_reads((const void *)&mem->meta.strays, sizeof(mem->meta.strays));
+        us_reads(&mem->meta.strays, sizeof(mem->meta.strays));
         if (US_UNLIKELY(atomic_load_explicit(&mem->meta.strays, memory_order_relaxed)))
             take_strays(mem);
         base = rounded <= LARGEST_CELL ? take_cell(&mem->meta, class_of(rounded))

@@ -18,8 +18,8 @@ bool us_injected(struct us_memory *mem, enum us_fail_kind kind)
     uint64_t nth = us_load(&in->nth);
     uint32_t rate;
 
-    us_reads((const void *)&in->active, sizeof(in->active));
-    us_reads((const void *)&in->nth, sizeof(in->nth));
+    us_reads(&in->active, sizeof(in->active));
+    us_reads(&in->nth, sizeof(in->nth));
     if (US_LIKELY(!atomic_load_explicit(&in->active, memory_order_relaxed)))
         return false;
     while (nth > 0 && !atomic_compare_exchange_weak_explicit(
@@ -110,7 +110,7 @@ void us_take_strays(struct us_memory *mem, struct us_page_node *node)
 
 static bool has_strays(struct us_page_node *node)
 {
-    us_reads((const void *)&node->strays, sizeof(node->strays));
+    us_reads(&node->strays, sizeof(node->strays));
     return atomic_load_explicit(&node->strays, memory_order_relaxed) != NULL;
 }
 
@@ -206,7 +206,7 @@ static void tell_low(struct us_memory *mem, struct us_flight *f, unsigned n)
     enum us_phase before;
 
     us_runs(10);
-    us_reads((const void *)&node->low_told, sizeof(node->low_told));
+    us_reads(&node->low_told, sizeof(node->low_told));
     if (US_LIKELY(left >= node->low)) {
         if (told != UINT64_MAX)
             atomic_store_explicit(&node->low_told, UINT64_MAX, memory_order_relaxed);

@@ -325,10 +325,10 @@ US_INLINE void us_unified_stir(struct us_cache *c)
     struct us_unified *st = us_unified_of(c);
 
     us_runs(5);
-    us_reads((const void *)&st->stirred, sizeof(st->stirred));
+    us_reads(&st->stirred, sizeof(st->stirred));
     if (atomic_load_explicit(&st->stirred, memory_order_relaxed))
         return;
-    us_writes((const void *)&st->stirred, sizeof(st->stirred));
+    us_writes(&st->stirred, sizeof(st->stirred));
     atomic_store_explicit(&st->stirred, true, memory_order_relaxed);
 }
 uint64_t us_unified_adapt_period(const struct us_cache *c);

@@ -167,7 +167,6 @@ static unsigned push_run(struct us_cache *c, bool any_node, size_t n, void *cons
     unsigned run = 0, pushed = 0;
 
     us_reads(&c->slabs, sizeof(c->slabs));
-    us_reads(c->slabs, 1);
     if (US_LIKELY(us_in_range(r, object[0]))) {
         const struct us_span span = us_ring_span(c, any_node, us_node_of(r, object[0]));
 

@@ -50,7 +50,6 @@ US_NOINLINE void us_ring_free_slow(struct us_cache *c, const struct us_ring_leve
 
     us_runs(45);
     us_reads(&c->slabs, sizeof(c->slabs));
-    us_reads(c->slabs, 1);
     if (!object)
         return;
     if (US_UNLIKELY(!us_in_range(&c->slabs->range, object))) {

@@ -10,7 +10,7 @@ void us_defer_free(struct us_cache *c, void *object)
     _Atomic(void *) *list = &c->deferred[us_node_of(&c->slabs->range, object)];
     void *head = atomic_load_explicit(list, memory_order_relaxed);
 
-    us_updates((const void *)list, sizeof(*list));
+    us_updates(list, sizeof(*list));
     us_writes(object, sizeof(head));
     do
         *(void **)object = head;
@@ -20,10 +20,10 @@ void us_defer_free(struct us_cache *c, void *object)
 
 void *us_deferred_take(struct us_cache *c, unsigned node)
 {
-    us_reads((const void *)&c->deferred[node], sizeof(*c->deferred));
+    us_reads(&c->deferred[node], sizeof(*c->deferred));
     if (atomic_load_explicit(&c->deferred[node], memory_order_relaxed) == NULL)
         return NULL;
-    us_updates((const void *)&c->deferred[node], sizeof(*c->deferred));
+    us_updates(&c->deferred[node], sizeof(*c->deferred));
     return atomic_exchange_explicit(&c->deferred[node], NULL, memory_order_acquire);
 }
 

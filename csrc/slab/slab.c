@@ -95,9 +95,8 @@ static struct us_slab *describe(struct us_cache *c, void *block, unsigned order,
 
     us_runs(35);
     us_writes(s, sizeof *s);
-    us_updates((const void *)&c->nr_slabs[us_node_of(&slabs->range, block)], sizeof(*c->nr_slabs));
-    us_updates((const void *)&c->nr_objects[us_node_of(&slabs->range, block)],
-               sizeof(*c->nr_objects));
+    us_updates(&c->nr_slabs[us_node_of(&slabs->range, block)], sizeof(*c->nr_slabs));
+    us_updates(&c->nr_objects[us_node_of(&slabs->range, block)], sizeof(*c->nr_objects));
     memset((void *)s, 0, sizeof *s);
     s->cache = c;
     s->shape = objects | (uint32_t)order << 24;
@@ -163,7 +162,6 @@ static void *get_parts(struct us_cache *c, struct us_flight *f, unsigned node, u
     const size_t bytes = c->geometry.index_bytes;
     void *block;
 
-    us_reads(c->slabs, 1);
     us_reads(&c->has_constructor, 1);
     *index = bytes ? us_meta_alloc(c->slabs->memory, bytes) : NULL;
     if (bytes && *index == NULL)
@@ -233,9 +231,9 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
 
     us_runs(40);
     us_reads(s, sizeof(*s));
-    us_updates((const void *)&c->nr_slabs[s->node], sizeof(*c->nr_slabs));
-    us_updates((const void *)&c->nr_objects[s->node], sizeof(*c->nr_objects));
-    us_updates((const void *)&c->released, sizeof(c->released));
+    us_updates(&c->nr_slabs[s->node], sizeof(*c->nr_slabs));
+    us_updates(&c->nr_objects[s->node], sizeof(*c->nr_objects));
+    us_updates(&c->released, sizeof(c->released));
     atomic_fetch_sub_explicit(&c->nr_slabs[s->node], 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&c->nr_objects[s->node], objects, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->released, 1ull << order, memory_order_relaxed);

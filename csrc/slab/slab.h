@@ -103,7 +103,6 @@ bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_e
 /* Slab of an address, NULL when outside the range or not a slab. */
 US_INLINE struct us_slab *us_slab_of(const struct us_slabs *s, const void *address)
 {
-    us_reads(s, 1);
     if (US_UNLIKELY(!us_in_range(&s->range, address)))
         return NULL;
     us_reads(&s->of_page[us_page_of(&s->range, address)], sizeof(*s->of_page));
@@ -430,7 +429,7 @@ US_INLINE void us_deferred_check(struct us_cache *c, struct us_flight *f, unsign
 {
     us_runs(6);
     us_reads(&c->deferred, sizeof(c->deferred));
-    us_reads((const void *)&c->deferred[node], sizeof(*c->deferred));
+    us_reads(&c->deferred[node], sizeof(*c->deferred));
     if (US_UNLIKELY(!f->nested &&
                     atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
         us_deferred_take_in(c, f, node, put);

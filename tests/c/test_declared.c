@@ -76,7 +76,8 @@ static void end(const char *name)
     fwrite(declared, sizeof(*declared), op.ndeclared, file);
 }
 
-/* ---- the machine ------------------------------------------------------------------------------ */
+/* ---- the machine ------------------------------------------------------------------------------
+ */
 
 static struct us_allocator *open_model(const char *policy)
 {
@@ -197,6 +198,6 @@ int main(int argc, char **argv)
         return check_result();
     }
     FOR_EACH_POLICY(policy)
-        walk(policy, 256);
+    walk(policy, 256);
     return check_result();
 }

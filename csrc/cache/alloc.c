@@ -23,11 +23,25 @@ static void *spread_alloc(struct us_cache *c)
 
 const struct us_cache_head us_spread_entries = {.alloc = spread_alloc};
 
+/* Pages are zeroed past the caches of the CPU, as far as the model goes. */
+static void zero(const struct us_cache *c, void *object)
+{
+    if (c->size < c->machine->page_size)
+        us_writes(object, c->size);
+    else
+        us_zeroes(c->size);
+    us_runs(10 + c->size / 32);
+    memset(object, 0, c->size);
+}
+
 void *us_cache_alloc_node(struct us_cache *c, unsigned flags, int node)
 {
     const unsigned inner = flags & ~(unsigned)US_ZERO;
     void *object;
 
+    us_runs(25);
+    us_reads(&c->flags, sizeof(c->flags));
+    us_reads(&c->policy, sizeof(c->policy));
     if (node >= (int)c->machine->nnodes)
         return NULL;
     if (c->flags & US_DEBUG_F)
@@ -35,7 +49,7 @@ void *us_cache_alloc_node(struct us_cache *c, unsigned flags, int node)
     else
         object = us_cache_alloc_inner(c, inner, node);
     if (object && (flags & US_ZERO))
-        memset(object, 0, c->size);
+        zero(c, object);
     return object;
 }
 
@@ -53,6 +67,9 @@ size_t us_cache_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t 
     const unsigned inner = flags & ~(unsigned)US_ZERO;
     size_t got, i;
 
+    us_runs(25);
+    us_reads(&c->flags, sizeof(c->flags));
+    us_reads(&c->policy, sizeof(c->policy));
     if (node >= (int)c->machine->nnodes)
         return 0;
     if (c->flags & US_DEBUG_F)
@@ -65,7 +82,7 @@ size_t us_cache_alloc_bulk(struct us_cache *c, unsigned flags, int node, size_t 
     got = c->policy->alloc_bulk(c, inner, node, n, out);
     if (flags & US_ZERO)
         for (i = 0; i < got; i++)
-            memset(out[i], 0, c->size);
+            zero(c, out[i]);
     return got;
 }
 
@@ -73,6 +90,9 @@ void us_cache_free_bulk(struct us_cache *c, size_t n, void *const *objects)
 {
     size_t i;
 
+    us_runs(12);
+    us_reads(&c->flags, sizeof(c->flags));
+    us_reads(&c->policy, sizeof(c->policy));
     if (!(c->flags & US_DEBUG_F)) {
         c->policy->free_bulk(c, n, objects);
         return;

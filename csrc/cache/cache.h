@@ -11,7 +11,7 @@
 struct us_allocator {
     struct us_machine *machine;
     struct us_memory *memory;
-    struct us_slabs slabs;
+    struct us_slabs slabs US_ALIGNED(US_LINE); /* what a free reads of it is one line */
     const struct us_policy *policy;
     struct us_lock config;   /* cache list, tunables, resizing */
     struct us_cache *caches; /* newest first */

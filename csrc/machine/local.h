@@ -89,6 +89,7 @@ void us_local_open_all(struct us_local *const *locals, size_t n, struct us_machi
 bool us_local_populate(struct us_local *l, struct us_flight *f, unsigned cpu, void *region);
 static inline bool us_local_populated(const struct us_local *l, unsigned cpu)
 {
+    us_reads(l, 1);
     us_reads(&l->region[cpu], sizeof(*l->region));
     return atomic_load_explicit((_Atomic(void *) *)&l->region[cpu], memory_order_acquire) != NULL;
 }

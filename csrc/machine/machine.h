@@ -125,91 +125,6 @@ void us_machine_destroy(struct us_machine *machine);
 bool us_machine_model(struct us_machine *machine, const uint64_t *costs, const uint64_t *caches,
                       unsigned smt, struct us_error *error);
 
-/* The CPU of the caller, 0..ncpus-1, at this moment. */
-unsigned us_cpu_now(const struct us_machine *machine);
-/* Model: moves the script to `cpu`. Native: pins the calling thread (cpu < 0 undoes it).
- * Returns the previous CPU of the script, or 0; -1 when not possible (error set). */
-int us_machine_on_cpu(struct us_machine *machine, int cpu, struct us_error *error);
-
-static inline unsigned us_node_of_cpu(const struct us_machine *m, unsigned cpu)
-{
-    return m->cpu[cpu].node;
-}
-static inline unsigned us_domain_of_cpu(const struct us_machine *m, unsigned cpu)
-{
-    return m->cpu[cpu].domain;
-}
-/* i-th CPU of a domain, i < domain[d].ncpus. */
-static inline unsigned us_domain_cpu(const struct us_machine *m, unsigned domain, unsigned i)
-{
-    return m->domain_cpus[m->domain[domain].first_cpu + i];
-}
-
-/* CPUs can be taken out of use. Nothing is taken from the threads that run there: their calls find
- * closed regions. The last one of a node or domain is gone when none of it is online. */
-static inline bool us_cpu_online(const struct us_machine *m, unsigned cpu)
-{
-    return !atomic_load_explicit(&m->cpu[cpu].offline, memory_order_relaxed);
-}
-unsigned us_domain_online(const struct us_machine *m, unsigned domain); /* how many are */
-unsigned us_node_online(const struct us_machine *m, unsigned node);
-
-static inline unsigned us_cpu_flights(const struct us_cpu *cpu)
-{
-    return (unsigned)(atomic_load(&cpu->in_flight) & US_FLIGHT_MASK);
-}
-
-/* ---- clock, chance --------------------------------------------------------------------- */
-
-uint64_t us_now(const struct us_machine *machine); /* ns of the policy's clock */
-uint64_t us_clock_real(void);                      /* ns, monotonic, for measuring */
-void us_clock_advance(struct us_machine *machine, uint64_t delta_ns);
-void us_clock_set(struct us_machine *machine, uint64_t now_ns); /* makes it manual */
-uint64_t us_random(struct us_machine *machine);                 /* seeded, thread-safe */
-
-/* ---- locks ----------------------------------------------------------------------------- */
-
-struct us_flight;
-
-/* What is done with each lock of a set. */
-typedef void us_lock_fn(void *context, const struct us_lock *lock);
-
-void us_lock_init(struct us_lock *lock, enum us_lock_class klass);
-/* In the child of a fork: whoever held it or waited for it is not there. */
-void us_lock_forget(struct us_lock *lock);
-/* Adds the lock's counts to the machine's totals. */
-void us_lock_retire(struct us_machine *machine, struct us_lock *lock);
-/* Takes the lock. False only when the flight is nested (a signal handler inside a slow path) and
- * the lock is busy: the caller then gives up what it was doing. */
-bool us_lock_take(struct us_flight *flight, struct us_lock *lock)
-    __attribute__((warn_unused_result));
-bool us_lock_try(struct us_flight *flight, struct us_lock *lock)
-    __attribute__((warn_unused_result));
-void us_lock_drop(struct us_flight *flight, struct us_lock *lock);
-/* One-byte lock in a slab descriptor; counted in the machine's totals by class. */
-bool us_bytelock_take(struct us_flight *flight, _Atomic uint8_t *lock)
-    __attribute__((warn_unused_result));
-/* For policies that take nothing while they hold it: any lock may be held before. */
-bool us_bytelock_take_last(struct us_flight *flight, _Atomic uint8_t *lock)
-    __attribute__((warn_unused_result));
-bool us_bytelock_try(struct us_flight *flight, _Atomic uint8_t *lock)
-    __attribute__((warn_unused_result));
-void us_bytelock_drop(struct us_flight *flight, _Atomic uint8_t *lock);
-/* Counts of a class that no living lock holds: of retired ones and of byte locks. */
-void us_lock_totals(const struct us_machine *machine, enum us_lock_class klass, uint64_t *acquired,
-                    uint64_t *contended);
-/* Where a flight is NULL, the calling thread's innermost one is meant, if there is one. */
-
-/* ---- memory of the system (the only callers are memory/ and the machine itself) ---------- */
-
-void *us_os_reserve(size_t bytes, bool accessible, bool huge); /* NULL when refused; zeroed */
-void us_os_release(void *base, size_t bytes);
-bool us_os_commit(void *base, size_t bytes); /* makes reserved pages accessible */
-void us_os_purge(void *base, size_t bytes);  /* contents become zero, memory goes back */
-/* Best effort; `node` is a node of the system's own topology (us_machine.system_topology). */
-void us_os_bind(void *base, size_t bytes, unsigned node);
-void us_os_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
-
 /* ---- what the code does, for the model ----------------------------------------------------------
  *
  * A modelled CPU is charged for what the code declares, where it does it; native builds pay
@@ -297,6 +212,96 @@ US_INLINE enum us_phase us_phase_set(enum us_phase phase)
     return phase;
 }
 #endif
+
+/* ---- CPUs, nodes, domains -------------------------------------------------------------------- */
+
+/* The CPU of the caller, 0..ncpus-1, at this moment. */
+unsigned us_cpu_now(const struct us_machine *machine);
+/* Model: moves the script to `cpu`. Native: pins the calling thread (cpu < 0 undoes it).
+ * Returns the previous CPU of the script, or 0; -1 when not possible (error set). */
+int us_machine_on_cpu(struct us_machine *machine, int cpu, struct us_error *error);
+
+static inline unsigned us_node_of_cpu(const struct us_machine *m, unsigned cpu)
+{
+    us_reads(&m->cpu[cpu].node, sizeof(unsigned));
+    return m->cpu[cpu].node;
+}
+static inline unsigned us_domain_of_cpu(const struct us_machine *m, unsigned cpu)
+{
+    us_reads(&m->cpu[cpu].node, sizeof(unsigned));
+    return m->cpu[cpu].domain;
+}
+/* i-th CPU of a domain, i < domain[d].ncpus. */
+static inline unsigned us_domain_cpu(const struct us_machine *m, unsigned domain, unsigned i)
+{
+    return m->domain_cpus[m->domain[domain].first_cpu + i];
+}
+
+/* CPUs can be taken out of use. Nothing is taken from the threads that run there: their calls find
+ * closed regions. The last one of a node or domain is gone when none of it is online. */
+static inline bool us_cpu_online(const struct us_machine *m, unsigned cpu)
+{
+    us_reads(&m->cpu[cpu].node, sizeof(unsigned)); /* the same line */
+    return !atomic_load_explicit(&m->cpu[cpu].offline, memory_order_relaxed);
+}
+unsigned us_domain_online(const struct us_machine *m, unsigned domain); /* how many are */
+unsigned us_node_online(const struct us_machine *m, unsigned node);
+
+static inline unsigned us_cpu_flights(const struct us_cpu *cpu)
+{
+    return (unsigned)(atomic_load(&cpu->in_flight) & US_FLIGHT_MASK);
+}
+
+/* ---- clock, chance --------------------------------------------------------------------- */
+
+uint64_t us_now(const struct us_machine *machine); /* ns of the policy's clock */
+uint64_t us_clock_real(void);                      /* ns, monotonic, for measuring */
+void us_clock_advance(struct us_machine *machine, uint64_t delta_ns);
+void us_clock_set(struct us_machine *machine, uint64_t now_ns); /* makes it manual */
+uint64_t us_random(struct us_machine *machine);                 /* seeded, thread-safe */
+
+/* ---- locks ----------------------------------------------------------------------------- */
+
+struct us_flight;
+
+/* What is done with each lock of a set. */
+typedef void us_lock_fn(void *context, const struct us_lock *lock);
+
+void us_lock_init(struct us_lock *lock, enum us_lock_class klass);
+/* In the child of a fork: whoever held it or waited for it is not there. */
+void us_lock_forget(struct us_lock *lock);
+/* Adds the lock's counts to the machine's totals. */
+void us_lock_retire(struct us_machine *machine, struct us_lock *lock);
+/* Takes the lock. False only when the flight is nested (a signal handler inside a slow path) and
+ * the lock is busy: the caller then gives up what it was doing. */
+bool us_lock_take(struct us_flight *flight, struct us_lock *lock)
+    __attribute__((warn_unused_result));
+bool us_lock_try(struct us_flight *flight, struct us_lock *lock)
+    __attribute__((warn_unused_result));
+void us_lock_drop(struct us_flight *flight, struct us_lock *lock);
+/* One-byte lock in a slab descriptor; counted in the machine's totals by class. */
+bool us_bytelock_take(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
+/* For policies that take nothing while they hold it: any lock may be held before. */
+bool us_bytelock_take_last(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
+bool us_bytelock_try(struct us_flight *flight, _Atomic uint8_t *lock)
+    __attribute__((warn_unused_result));
+void us_bytelock_drop(struct us_flight *flight, _Atomic uint8_t *lock);
+/* Counts of a class that no living lock holds: of retired ones and of byte locks. */
+void us_lock_totals(const struct us_machine *machine, enum us_lock_class klass, uint64_t *acquired,
+                    uint64_t *contended);
+/* Where a flight is NULL, the calling thread's innermost one is meant, if there is one. */
+
+/* ---- memory of the system (the only callers are memory/ and the machine itself) ---------- */
+
+void *us_os_reserve(size_t bytes, bool accessible, bool huge); /* NULL when refused; zeroed */
+void us_os_release(void *base, size_t bytes);
+bool us_os_commit(void *base, size_t bytes); /* makes reserved pages accessible */
+void us_os_purge(void *base, size_t bytes);  /* contents become zero, memory goes back */
+/* Best effort; `node` is a node of the system's own topology (us_machine.system_topology). */
+void us_os_bind(void *base, size_t bytes, unsigned node);
+void us_os_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 
 /* What the build and the system offer: "rseq", "fallback: no rseq area", ... */
 const char *us_machine_mode_reason(void);

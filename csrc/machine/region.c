@@ -31,6 +31,7 @@ _Static_assert(sizeof(struct us_counted) == sizeof(struct us_list),
 void us_ring_init(struct us_ring *r, uint32_t capacity, uint64_t base, uint64_t length)
 {
     assert(capacity <= US_RING_MAX);
+    us_writes(r, sizeof(*r));
     memset(r, 0, sizeof *r);
     r->mask = us_ring_slots(capacity) - 1;
     r->capacity = capacity;
@@ -278,6 +279,7 @@ bool us_counted_push_c(struct us_words *r, unsigned w, ptrdiff_t link, void *obj
 
 void us_words_init(struct us_words *r, uint64_t base, uint64_t length)
 {
+    us_writes(r, sizeof(*r));
     *r = us_closed_words;
     r->base = base;
     r->length = length;
@@ -413,6 +415,7 @@ unsigned us_main_put_c(struct us_words *r, void *const *in, unsigned n, uint64_t
 
 void us_sheaves_init(struct us_words *r, uint64_t base, uint64_t length)
 {
+    us_writes(r, sizeof(*r));
     *r = us_closed_sheaves;
     r->base = base;
     r->length = length;

@@ -33,10 +33,14 @@ void us_bitset_init(struct us_bitset *s, uint64_t nbits, uint64_t *words)
 /* The word of level 0 that holds i was zero and is not any more. */
 static void raise_word(struct us_bitset *s, uint64_t word)
 {
+    us_reads(&s->level[1], 1);
+    us_reads(&s->nlevels, sizeof(s->nlevels));
     for (unsigned level = 1; level < s->nlevels; level++) {
         uint64_t *w = &s->level[level][word >> 6];
         uint64_t old = *w;
 
+        us_runs(8);
+        us_writes(w, sizeof(*w));
         *w = old | 1ull << (word & 63);
         if (old)
             return;
@@ -47,9 +51,13 @@ static void raise_word(struct us_bitset *s, uint64_t word)
 /* The word of level 0 became zero. */
 static void lower_word(struct us_bitset *s, uint64_t word)
 {
+    us_reads(&s->level[1], 1);
+    us_reads(&s->nlevels, sizeof(s->nlevels));
     for (unsigned level = 1; level < s->nlevels; level++) {
         uint64_t *w = &s->level[level][word >> 6];
 
+        us_runs(8);
+        us_writes(w, sizeof(*w));
         *w &= ~(1ull << (word & 63));
         if (*w)
             return;
@@ -62,6 +70,9 @@ void us_bitset_set(struct us_bitset *s, uint64_t i)
     uint64_t *w = &s->level[0][i >> 6];
     uint64_t old = *w;
 
+    us_runs(10);
+    us_reads(s, sizeof(*s));
+    us_writes(w, sizeof(*w));
     *w = old | 1ull << (i & 63);
     if (old == 0)
         raise_word(s, i >> 6);
@@ -71,8 +82,13 @@ void us_bitset_clear(struct us_bitset *s, uint64_t i)
 {
     uint64_t *w = &s->level[0][i >> 6];
 
-    if (*w == 0)
+    us_runs(10);
+    us_reads(s, sizeof(*s));
+    if (*w == 0) {
+        us_reads(w, sizeof(*w));
         return;
+    }
+    us_writes(w, sizeof(*w));
     *w &= ~(1ull << (i & 63));
     if (*w == 0)
         lower_word(s, i >> 6);
@@ -83,6 +99,8 @@ static uint64_t descend(const struct us_bitset *s, unsigned level, uint64_t i)
 {
     while (level > 0) {
         level--;
+        us_runs(7);
+        us_reads(&s->level[level][i], sizeof(uint64_t));
         i = i << 6 | (uint64_t)__builtin_ctzll(s->level[level][i]);
     }
     return i;
@@ -90,9 +108,11 @@ static uint64_t descend(const struct us_bitset *s, unsigned level, uint64_t i)
 
 uint64_t us_bitset_first(const struct us_bitset *s)
 {
+    us_reads(s, sizeof(*s));
     if (us_bitset_empty(s))
         return US_NO_BIT;
     unsigned top = s->nlevels - 1;
+    us_reads(s->level[top], sizeof(uint64_t));
     return descend(s, top, (uint64_t)__builtin_ctzll(*s->level[top]));
 }
 
@@ -103,6 +123,8 @@ uint64_t us_bitset_next(const struct us_bitset *s, uint64_t from)
     for (unsigned level = 0; level < s->nlevels; level++) {
         if (i >= nbits)
             return US_NO_BIT;
+        us_runs(10);
+        us_reads(&s->level[level][i >> 6], sizeof(uint64_t));
         uint64_t rest = s->level[level][i >> 6] & ~0ull << (i & 63);
         if (rest)
             return descend(s, level, (i & ~63ull) | (uint64_t)__builtin_ctzll(rest));
@@ -119,6 +141,8 @@ uint64_t us_bitset_run_end(const struct us_bitset *s, uint64_t from, uint64_t li
     if (limit > s->nbits)
         limit = s->nbits;
     while (i < limit) {
+        us_runs(8);
+        us_reads(&s->level[0][i >> 6], sizeof(uint64_t));
         uint64_t gaps = ~s->level[0][i >> 6] & ~0ull << (i & 63);
         if (gaps) {
             i = (i & ~63ull) | (uint64_t)__builtin_ctzll(gaps);
@@ -147,6 +171,8 @@ uint64_t us_bitset_set_range(struct us_bitset *s, uint64_t from, uint64_t n)
         uint64_t *w = &s->level[0][from >> 6];
         uint64_t old = *w, mask = mask_of(from, end);
 
+        us_runs(20);
+        us_writes(w, sizeof(*w));
         added += (uint64_t)__builtin_popcountll(mask & ~old);
         *w = old | mask;
         if (old == 0)
@@ -163,8 +189,12 @@ uint64_t us_bitset_clear_range(struct us_bitset *s, uint64_t from, uint64_t n)
         uint64_t *w = &s->level[0][from >> 6];
         uint64_t old = *w, mask = mask_of(from, end) & old;
 
-        if (mask == 0)
+        us_runs(20);
+        if (mask == 0) {
+            us_reads(w, sizeof(*w));
             continue;
+        }
+        us_writes(w, sizeof(*w));
         removed += (uint64_t)__builtin_popcountll(mask);
         *w = old & ~mask;
         if (*w == 0)

@@ -26,6 +26,7 @@ void us_bitset_init(struct us_bitset *s, uint64_t nbits, uint64_t *words);
 
 US_INLINE bool us_bitset_test(const struct us_bitset *s, uint64_t i)
 {
+    us_reads(&s->level[0][i >> 6], sizeof(uint64_t));
     return s->level[0][i >> 6] >> (i & 63) & 1;
 }
 US_INLINE bool us_bitset_empty(const struct us_bitset *s)

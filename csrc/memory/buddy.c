@@ -36,6 +36,9 @@ static uint64_t count_of(const struct us_buddy *b, unsigned order)
 
 static void add_block(struct us_buddy *b, uint64_t block, unsigned order)
 {
+    us_runs(10);
+    us_writes(&b->count[order], sizeof(b->count[order]));
+    us_writes(&b->orders, sizeof(b->orders));
     us_bitset_set(&b->free[order], block);
     atomic_store_explicit(&b->count[order], count_of(b, order) + 1, memory_order_relaxed);
     b->orders |= 1u << order;
@@ -45,6 +48,10 @@ static void remove_block(struct us_buddy *b, uint64_t block, unsigned order)
 {
     uint64_t left = count_of(b, order) - 1;
 
+    us_runs(10);
+    us_writes(&b->count[order], sizeof(b->count[order]));
+    if (left == 0)
+        us_writes(&b->orders, sizeof(b->orders));
     us_bitset_clear(&b->free[order], block);
     atomic_store_explicit(&b->count[order], left, memory_order_relaxed);
     if (left == 0)
@@ -55,6 +62,8 @@ uint64_t us_buddy_alloc(struct us_buddy *b, unsigned order)
 {
     unsigned suited = b->orders >> order << order;
 
+    us_runs(25);
+    us_reads(&b->orders, sizeof(b->orders));
     if (suited == 0)
         return US_NO_BIT;
     unsigned from = (unsigned)__builtin_ctz(suited);
@@ -75,6 +84,8 @@ void us_buddy_free(struct us_buddy *b, uint64_t page, unsigned order)
     while (order < US_MAX_ORDER) {
         uint64_t other = block ^ 1;
 
+        us_runs(10);
+        us_reads(&b->free[order], sizeof(b->free[order]));
         if (other >= b->free[order].nbits || !us_bitset_test(&b->free[order], other))
             break;
         remove_block(b, other, order);

@@ -94,8 +94,8 @@ struct us_memory {
     struct us_peak reserved, resident; /* pages */
     struct us_peak metadata;           /* bytes */
     struct us_injection fail[2];
-    _Atomic uint64_t turn; /* time of the next purge turn */
-    struct us_meta meta;
+    _Atomic uint64_t turn;                   /* time of the next purge turn */
+    struct us_meta meta US_ALIGNED(US_LINE); /* its lock in one line */
 };
 
 static inline uint64_t us_load(const _Atomic uint64_t *x)
@@ -104,15 +104,19 @@ static inline uint64_t us_load(const _Atomic uint64_t *x)
 }
 static inline void us_bump(_Atomic uint64_t *x, uint64_t n)
 {
+    us_updates(x, sizeof(*x));
     atomic_fetch_add_explicit(x, n, memory_order_relaxed);
 }
 /* For counts that only the holder of a lock changes. */
 static inline void us_add_locked(_Atomic uint64_t *x, uint64_t n)
 {
+    us_writes(x, sizeof(*x));
     atomic_store_explicit(x, us_load(x) + n, memory_order_relaxed);
 }
 static inline void us_peak_add(struct us_peak *p, uint64_t n)
 {
+    us_runs(8);
+    us_updates(p, sizeof(*p));
     uint64_t now = atomic_fetch_add_explicit(&p->now, n, memory_order_relaxed) + n;
     uint64_t peak = us_load(&p->peak);
 
@@ -122,12 +126,16 @@ static inline void us_peak_add(struct us_peak *p, uint64_t n)
 }
 static inline void us_peak_sub(struct us_peak *p, uint64_t n)
 {
+    us_runs(3);
+    us_updates(p, sizeof(*p));
     atomic_fetch_sub_explicit(&p->now, n, memory_order_relaxed);
 }
 
 /* Pages free within the node's budget. */
 static inline uint64_t us_node_free(const struct us_page_node *node)
 {
+    us_reads(&node->managed, sizeof(node->managed));
+    us_reads(&node->used, sizeof(node->used));
     return node->managed - us_load(&node->used);
 }
 

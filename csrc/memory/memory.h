@@ -54,10 +54,12 @@ static inline const struct us_range *us_memory_range(const struct us_memory *mem
 }
 US_INLINE bool us_in_range(const struct us_range *r, const void *address)
 {
+    us_reads(r, 1);
     return (uint64_t)(uintptr_t)address - r->base < r->length;
 }
 US_INLINE unsigned us_node_of(const struct us_range *r, const void *address)
 {
+    us_reads(r, 1);
     return (unsigned)(((uint64_t)(uintptr_t)address - r->base) >> r->node_shift);
 }
 US_INLINE uint64_t us_page_of(const struct us_range *r, const void *address)
@@ -70,6 +72,7 @@ US_INLINE void *us_page_address(const struct us_range *r, uint64_t page)
 }
 US_INLINE uint64_t us_node_base(const struct us_range *r, unsigned node)
 {
+    us_reads(r, 1);
     return r->base + ((uint64_t)node << r->node_shift);
 }
 US_INLINE uint64_t us_node_length(const struct us_range *r)

@@ -36,6 +36,7 @@ static _Thread_local volatile int inside;
 
 static bool enter(struct us_memory *mem, struct us_flight *f)
 {
+    us_reads(&mem->machine, sizeof(mem->machine));
     const struct us_flight *outer = us_flight_current();
 
     if (outer == NULL) {
@@ -106,19 +107,27 @@ static size_t cell_of(unsigned klass)
 
 static char *base_of(struct us_meta *m, const struct us_meta_chunk *chunk)
 {
+    us_reads(&m->span.base, sizeof(m->span.base));
+    us_reads(&m->chunk, sizeof(m->chunk));
     return m->span.base + ((size_t)(chunk - m->chunk) << (m->chunk_order + m->span.page_shift));
 }
 
 static struct us_meta_chunk *chunk_of(struct us_meta *m, const void *cell)
 {
+    us_reads(&m->span.base, sizeof(m->span.base));
+    us_reads(&m->chunk, sizeof(m->chunk));
     return &m->chunk[(size_t)((const char *)cell - m->span.base) >>
                      (m->chunk_order + m->span.page_shift)];
 }
 
 static void link_chunk(struct us_meta *m, struct us_meta_chunk *chunk)
 {
+    us_writes(chunk, sizeof(*chunk));
+    us_writes(&m->open[chunk->klass], sizeof(*m->open));
     chunk->prev = NULL;
     chunk->next = m->open[chunk->klass];
+    if (chunk->next)
+        us_writes(chunk->next, sizeof(*chunk));
     if (chunk->next)
         chunk->next->prev = chunk;
     m->open[chunk->klass] = chunk;
@@ -126,6 +135,13 @@ static void link_chunk(struct us_meta *m, struct us_meta_chunk *chunk)
 
 static void unlink_chunk(struct us_meta *m, struct us_meta_chunk *chunk)
 {
+    us_reads(chunk, sizeof(*chunk));
+    if (chunk->prev)
+        us_writes(chunk->prev, sizeof(*chunk));
+    else
+        us_writes(&m->open[chunk->klass], sizeof(*m->open));
+    if (chunk->next)
+        us_writes(chunk->next, sizeof(*chunk));
     if (chunk->prev)
         chunk->prev->next = chunk->next;
     else
@@ -162,10 +178,17 @@ static void *take_cell(struct us_meta *m, unsigned klass)
     size_t bytes = cell_of(klass);
     void *cell;
 
+    us_runs(35);
+    us_reads(&m->open[klass], sizeof(*m->open));
     if (chunk == NULL && (chunk = new_chunk(m, klass)) == NULL)
         return NULL;
+    us_reads(chunk, sizeof(*chunk));
+    us_writes(&chunk->used, sizeof(chunk->used) + sizeof(chunk->fresh));
     if (chunk->free) {
+        us_writes(&chunk->free, sizeof(chunk->free));
         cell = chunk->free;
+        us_runs(bytes / 16);
+        us_writes(cell, bytes);
         chunk->free = *(void **)cell;
         memset(cell, 0, bytes);
     } else {
@@ -180,6 +203,11 @@ static void put_cell(struct us_meta *m, void *cell)
 {
     struct us_meta_chunk *chunk = chunk_of(m, cell);
 
+    us_runs(30);
+    us_reads(chunk, sizeof(*chunk));
+    us_writes(&chunk->used, sizeof(chunk->used));
+    us_writes(&chunk->free, sizeof(chunk->free));
+    us_writes(cell, sizeof(void *));
     if (chunk->used-- == chunk->ncells)
         link_chunk(m, chunk);
     *(void **)cell = chunk->free;
@@ -249,9 +277,11 @@ void *us_meta_alloc_as(struct us_memory *mem, size_t bytes, size_t account)
     struct us_flight flight;
     void *base = NULL;
 
+    us_runs(60);
     if (rounded < bytes || us_injected(mem, US_FAIL_META))
         return NULL;
     if (enter(mem, &flight)) {
+        us_reads(&mem->meta.strays, sizeof(mem->meta.strays));
         if (US_UNLIKELY(atomic_load_explicit(&mem->meta.strays, memory_order_relaxed)))
             take_strays(mem);
         base = rounded <= LARGEST_CELL ? take_cell(&mem->meta, class_of(rounded))
@@ -277,6 +307,7 @@ void us_meta_free_as(struct us_memory *mem, void *base, size_t bytes, size_t acc
 
     if (base == NULL)
         return;
+    us_runs(50);
     if (!in_span(&mem->meta, base)) {
         us_os_release(base, rounded);
         us_peak_sub(&mem->metadata, account);

@@ -18,6 +18,8 @@ bool us_injected(struct us_memory *mem, enum us_fail_kind kind)
     uint64_t nth = us_load(&in->nth);
     uint32_t rate;
 
+    us_reads(&in->active, sizeof(in->active));
+    us_reads(&in->nth, sizeof(in->nth));
     if (US_LIKELY(!atomic_load_explicit(&in->active, memory_order_relaxed)))
         return false;
     while (nth > 0 && !atomic_compare_exchange_weak_explicit(
@@ -51,11 +53,14 @@ uint64_t us_memory_failed(const struct us_memory *mem, enum us_fail_kind kind)
 
 /* ---- one node ------------------------------------------------------------------------------ */
 
-/* Pages handed out have left the purge generations; counts what was not resident before. */
-static void hand_out(struct us_memory *mem, struct us_page_node *node, uint64_t page, uint64_t n)
+/* Pages handed out have left the purge generations; returns how many were not resident before. */
+static uint64_t hand_out(struct us_memory *mem, struct us_page_node *node, uint64_t page,
+                         uint64_t n)
 {
     uint64_t was_resident = 0;
 
+    us_runs(30);
+    us_writes(node->ndirty, sizeof(node->ndirty));
     for (unsigned g = 0; g < US_NGENERATIONS; g++) {
         uint64_t left = node->ndirty[g] ? us_bitset_clear_range(&node->dirty[g], page, n) : 0;
 
@@ -69,6 +74,7 @@ static void hand_out(struct us_memory *mem, struct us_page_node *node, uint64_t 
     us_peak_add(&mem->reserved, n);
     if (n > was_resident)
         us_peak_add(&mem->resident, n - was_resident);
+    return n - was_resident;
 }
 
 static void take_back(struct us_memory *mem, struct us_page_node *node, uint64_t page,
@@ -76,6 +82,8 @@ static void take_back(struct us_memory *mem, struct us_page_node *node, uint64_t
 {
     uint64_t n = 1ull << order;
 
+    us_runs(20);
+    us_writes(node->ndirty, sizeof(node->ndirty));
     us_buddy_free(&node->span.buddy, page, order);
     node->ndirty[US_YOUNG] += us_bitset_set_range(&node->dirty[US_YOUNG], page, n);
     us_add_locked(&node->used, 0 - n);
@@ -102,6 +110,7 @@ void us_take_strays(struct us_memory *mem, struct us_page_node *node)
 
 static bool has_strays(struct us_page_node *node)
 {
+    us_reads(&node->strays, sizeof(node->strays));
     return atomic_load_explicit(&node->strays, memory_order_relaxed) != NULL;
 }
 
@@ -121,8 +130,9 @@ void us_memory_settle(struct us_memory *mem, struct us_flight *f)
 static void *take_from(struct us_memory *mem, struct us_flight *f, struct us_page_node *node,
                        unsigned order, uint64_t spare)
 {
-    uint64_t n = 1ull << order, page = US_NO_BIT;
+    uint64_t n = 1ull << order, page = US_NO_BIT, faults = 0;
 
+    us_runs(30);
     if (us_node_free(node) < n + spare && !has_strays(node))
         return NULL;
     if (!us_lock_take(f, &node->lock))
@@ -132,8 +142,10 @@ static void *take_from(struct us_memory *mem, struct us_flight *f, struct us_pag
     if (us_node_free(node) >= n + spare)
         page = us_span_alloc(&node->span, order);
     if (page != US_NO_BIT)
-        hand_out(mem, node, page, n);
+        faults = hand_out(mem, node, page, n);
     us_lock_drop(f, &node->lock);
+    while (faults-- > 0) /* those to come when the pages are used */
+        us_faults();
     return page == US_NO_BIT ? NULL : node->span.base + (page << node->span.page_shift);
 }
 
@@ -173,13 +185,16 @@ static bool relieve(struct us_memory *mem, struct us_flight *f, unsigned node, u
 {
     unsigned nnodes = mem->machine->nnodes;
     unsigned ntries = flags & US_PAGES_THISNODE ? 1 : nnodes;
+    enum us_phase before;
+    bool given = false;
 
     if (mem->pressure == NULL || f->nested)
         return false;
-    for (unsigned i = 0; i < ntries; i++)
-        if (mem->pressure(mem->context, f, us_node_near(node, i, nnodes), US_PRESSURE_FAIL))
-            return true;
-    return false;
+    before = us_phase_set(US_PHASE_SLOW);
+    for (unsigned i = 0; i < ntries && !given; i++)
+        given = mem->pressure(mem->context, f, us_node_near(node, i, nnodes), US_PRESSURE_FAIL);
+    us_phase_set(before);
+    return given;
 }
 
 /* Tells the embedder that a node has little left; one call at a time for each node. */
@@ -188,7 +203,10 @@ static void tell_low(struct us_memory *mem, struct us_flight *f, unsigned n)
     struct us_page_node *node = &mem->node[n];
     uint64_t left = us_node_free(node), told = us_load(&node->low_told);
     uint64_t step = (node->low - node->min) / 8;
+    enum us_phase before;
 
+    us_runs(10);
+    us_reads(&node->low_told, sizeof(node->low_told));
     if (US_LIKELY(left >= node->low)) {
         if (told != UINT64_MAX)
             atomic_store_explicit(&node->low_told, UINT64_MAX, memory_order_relaxed);
@@ -200,18 +218,23 @@ static void tell_low(struct us_memory *mem, struct us_flight *f, unsigned n)
         return;
     if (atomic_exchange_explicit(&node->low_busy, 1, memory_order_acquire))
         return;
+    before = us_phase_set(US_PHASE_SLOW);
     mem->pressure(mem->context, f, n, US_PRESSURE_LOW);
+    us_phase_set(before);
     left = us_node_free(node);
     atomic_store_explicit(&node->low_told, left < node->low ? left : UINT64_MAX,
                           memory_order_relaxed);
     atomic_store_explicit(&node->low_busy, 0, memory_order_release);
 }
 
-void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order, unsigned node,
-                     unsigned flags)
+static void *pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order, unsigned node,
+                         unsigned flags)
 {
     void *block = NULL;
 
+    us_runs(30);
+    us_reads(&mem->range, sizeof(mem->range));
+    us_reads(&mem->node, sizeof(mem->node));
     if (order <= US_MAX_ORDER && !us_injected(mem, US_FAIL_PAGES)) {
         block = take_near(mem, f, order, node, flags);
         for (unsigned i = 0; block == NULL && i < RETRIES; i++) {
@@ -229,10 +252,24 @@ void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order,
     return block;
 }
 
-void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order)
+void *us_pages_alloc(struct us_memory *mem, struct us_flight *f, unsigned order, unsigned node,
+                     unsigned flags)
+{
+    const enum us_phase before = us_phase_set(US_PHASE_PROVIDER);
+    void *block;
+
+    us_provides(true);
+    block = pages_alloc(mem, f, order, node, flags);
+    us_phase_set(before);
+    return block;
+}
+
+static void pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order)
 {
     struct us_page_node *node = &mem->node[us_node_of(&mem->range, block)];
 
+    us_reads(&mem->range, sizeof(mem->range));
+    us_reads(&mem->node, sizeof(mem->node));
     if (US_LIKELY(us_lock_take(f, &node->lock))) {
         take_back(mem, node, page_in_node(node, block), order);
         us_lock_drop(f, &node->lock);
@@ -244,4 +281,13 @@ void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsi
     while (!atomic_compare_exchange_weak_explicit(&node->strays, &stray->next, stray,
                                                   memory_order_release, memory_order_relaxed))
         ;
+}
+
+void us_pages_free(struct us_memory *mem, struct us_flight *f, void *block, unsigned order)
+{
+    const enum us_phase before = us_phase_set(US_PHASE_PROVIDER);
+
+    us_provides(false);
+    pages_free(mem, f, block, order);
+    us_phase_set(before);
 }

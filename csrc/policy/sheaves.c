@@ -274,6 +274,7 @@ US_NOINLINE void *us_sheaves_alloc_slow(struct us_cache *c, unsigned flags, int 
         return NULL;
     us_runs(RUNS_ALLOC_SLOW);
     us_reads(us_sheaves_of(c), offsetof(struct us_sheaves, lent_lock));
+    us_reads(&c->machine, sizeof(c->machine));
     a.cpu = us_cpu_now(c->machine);
     a.home = node < 0 ? us_node_of_cpu(c->machine, a.cpu) : (unsigned)node;
     if (US_UNLIKELY(!us_local_populated(&c->local, a.cpu)))

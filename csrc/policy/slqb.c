@@ -153,7 +153,6 @@ static void *counted(const struct ask *a, void *object, enum source source)
 /* Steps 2 and 3 on a list that is the caller's: pop, or claim and pop. */
 static void *pop_or_claim(const struct ask *a, struct us_slqb_work *w, struct us_slqb_list *l)
 {
-    const struct us_slqb *st = us_slqb_of(a->c);
     enum source source = FROM_LIST;
 
     us_runs(RUNS_POP_OR_CLAIM);
@@ -162,8 +161,8 @@ static void *pop_or_claim(const struct ask *a, struct us_slqb_work *w, struct us
         if (!atomic_load_explicit(&l->remote_free_check, memory_order_relaxed))
             return NULL;
         us_slqb_claim(w, l);
-        if (us_slqb_size(l) > st->hiwater)
-            us_slqb_flush(w, l, st->freebatch);
+        if (us_slqb_size(l) > us_slqb_of(a->c)->hiwater)
+            us_slqb_flush(w, l, us_slqb_of(a->c)->freebatch);
         source = FROM_CLAIM;
     }
     return counted(a, us_slqb_pop(a->c, l), source);
@@ -322,7 +321,6 @@ static US_NOINLINE void *alloc_slow(struct us_cache *c, unsigned flags, int node
     if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
         return NULL;
     us_runs(RUNS_ALLOC_SLOW);
-    us_reads(us_slqb_of(c), sizeof(struct us_slqb));
     a.cpu = us_cpu_now(c->machine);
     local = us_node_of_cpu(c->machine, a.cpu);
     wanted = node < 0 ? local : (unsigned)node;
@@ -411,7 +409,6 @@ static US_NOINLINE void free_slow(struct us_cache *c, void *object)
         return;
     }
     us_runs(RUNS_FREE_SLOW);
-    us_reads(us_slqb_of(c), sizeof(struct us_slqb));
     free_one(c, &f, object);
     us_flight_leave(&f);
 }

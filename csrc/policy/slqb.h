@@ -148,11 +148,14 @@ struct us_slqb {
 
 US_INLINE struct us_slqb *us_slqb_of(const struct us_cache *c)
 {
+    us_reads(&c->state, sizeof(c->state));
+    us_reads(c->state, sizeof(struct us_slqb));
     return c->state;
 }
 /* NULL until the CPU's first slow path. */
 US_INLINE struct us_slqb_cpu *us_slqb_cpu_of(const struct us_cache *c, unsigned cpu)
 {
+    us_reads(&c->local.region, sizeof(c->local.region));
     us_reads(&c->local.region[cpu], sizeof(*c->local.region));
     return __atomic_load_n((struct us_slqb_cpu **)&c->local.region[cpu], __ATOMIC_ACQUIRE);
 }

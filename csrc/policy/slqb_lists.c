@@ -46,6 +46,8 @@ void us_slqb_list_init(const struct us_cache *c, struct us_slqb_list *l, unsigne
     l->base = us_node_base(&c->slabs->range, node);
     l->node = node;
     l->cpu = cpu;
+    us_writes(l, 1);
+    us_writes(&l->remote_lock, sizeof(l->remote_lock));
     us_lock_init(&l->page_lock, US_LOCK_NODE);
     us_lock_init(&l->remote_lock, US_LOCK_SHARED);
 }
@@ -282,6 +284,7 @@ static uint32_t next_colour(const struct us_cache *c, unsigned cpu)
     struct us_slqb_cpu *x = us_slqb_cpu_of(c, cpu);
     uint32_t colour;
 
+    us_reads(&c->flags, sizeof(c->flags));
     if (!x || (c->flags & US_DEBUG_F))
         return 0;
     us_writes(&x->colour_next, sizeof(x->colour_next));

@@ -283,6 +283,7 @@ US_LOCAL_ENTRIES(slub_prefetch)
 
 static const struct us_cache_head *entries_of(const struct us_cache *c)
 {
+    us_reads(&c->tunable[US_SLUB_T_PREFETCH], sizeof(*c->tunable));
     return (c->tunable[US_SLUB_T_PREFETCH] ? slub_prefetch_entries : slub_entries) + c->local.mode;
 }
 

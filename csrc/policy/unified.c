@@ -90,6 +90,8 @@ uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight
     const struct us_unified *st = us_unified_of(c);
     const struct us_ring *ring = us_local_ring(&c->local, cpu);
 
+    us_runs(20);
+    us_reads(&st->batch, sizeof(st->batch));
     if (f->nested || !ring || !us_local_is_open(&c->local, cpu))
         return 1;
     if (st->batch > US_UNIFIED_BOUNCE && !us_ring_touched(ring))
@@ -290,6 +292,8 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
     void *buffer[batch];
     unsigned drained = 0;
 
+    us_runs(30);
+    us_reads(&us_unified_of(c)->batch, sizeof(batch));
     if (!a) {
         us_count(c, cpu, US_UNIFIED_FREE_DIRECT);
         us_unified_drain(c, f, cpu, &object, 1);
@@ -383,6 +387,8 @@ static void overflow(struct us_cache *c, struct us_flight *f, unsigned cpu, unsi
     uint32_t room = 0;
     unsigned n, shared = 0;
 
+    us_runs(30);
+    us_reads(&us_unified_of(c)->batch, sizeof(batch));
     us_unified_stir(c);
     if (q) {
         us_queue_touch(q); /* the write first: it fetches the line once, to be owned */

@@ -198,39 +198,62 @@ struct us_unified {
 
 US_INLINE const struct us_unified_form *us_unified_form_of(const struct us_cache *c)
 {
+    us_reads(&c->policy, sizeof(c->policy));
     return c->policy->form;
 }
 /* Of rows that not every form has; the others are read from c->tunable. */
 US_INLINE int64_t us_unified_setting(const struct us_cache *c, enum us_unified_tunable row)
 {
+    us_reads(&c->policy, sizeof(c->policy));
+    if (row < c->policy->ntunables)
+        us_reads(&c->tunable[row], sizeof(*c->tunable));
     return row < c->policy->ntunables ? c->tunable[row] : us_unified_form_of(c)->fixed[row];
 }
 US_INLINE struct us_unified *us_unified_of(const struct us_cache *c)
 {
+    us_reads(&c->state, sizeof(c->state));
     return c->state;
 }
 US_INLINE struct us_queue *us_unified_shared(const struct us_cache *c, unsigned cpu)
 {
-    return us_unified_of(c)->shared_of[cpu];
+    struct us_queue **of = us_unified_of(c)->shared_of;
+
+    us_reads(&us_unified_of(c)->shared_of, sizeof(of));
+    us_reads(&of[cpu], sizeof(*of));
+    return of[cpu];
 }
 /* The list whose lock guards the slab. */
 US_INLINE struct us_unified_list *us_unified_list_of(const struct us_cache *c,
                                                      const struct us_slab *s)
 {
+    us_reads(&us_unified_of(c)->list, sizeof(struct us_unified_list *));
     return &us_unified_of(c)->list[s->group];
 }
 /* The list of the node that a CPU looks at first. */
 US_INLINE struct us_unified_list *us_unified_list_for(const struct us_cache *c, unsigned cpu,
                                                       unsigned node)
 {
-    struct us_unified_list *l = us_unified_of(c)->of_cpu[cpu];
+    const struct us_unified *st = us_unified_of(c);
+    struct us_unified_list *l = st->of_cpu[cpu];
 
-    return l->node == node ? l : us_unified_of(c)->of_node[node];
+    us_reads(&st->of_cpu, sizeof(st->of_cpu));
+    us_reads(&st->of_cpu[cpu], sizeof(*st->of_cpu));
+    us_reads(&l->node, sizeof(l->node));
+    if (l->node == node)
+        return l;
+    us_reads(&st->of_node, sizeof(st->of_node));
+    us_reads(&st->of_node[node], sizeof(*st->of_node));
+    return st->of_node[node];
 }
 US_INLINE struct us_queue *us_unified_alien(const struct us_cache *c, unsigned cpu, unsigned node)
 {
     const struct us_unified_domain *d =
         &us_unified_of(c)->domain[us_domain_of_cpu(c->machine, cpu)];
+
+    us_reads(&us_unified_of(c)->domain, sizeof(d));
+    us_reads(d, sizeof(*d));
+    if (d->alien)
+        us_reads(&d->alien[node], sizeof(*d->alien));
     return d->alien ? d->alien[node] : NULL;
 }
 
@@ -301,8 +324,12 @@ US_INLINE void us_unified_stir(struct us_cache *c)
 {
     struct us_unified *st = us_unified_of(c);
 
-    if (!atomic_load_explicit(&st->stirred, memory_order_relaxed))
-        atomic_store_explicit(&st->stirred, true, memory_order_relaxed);
+    us_runs(5);
+    us_reads(&st->stirred, sizeof(st->stirred));
+    if (atomic_load_explicit(&st->stirred, memory_order_relaxed))
+        return;
+    us_writes(&st->stirred, sizeof(st->stirred));
+    atomic_store_explicit(&st->stirred, true, memory_order_relaxed);
 }
 uint64_t us_unified_adapt_period(const struct us_cache *c);
 bool us_unified_wants_adapt(struct us_cache *c);

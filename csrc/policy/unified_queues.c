@@ -164,6 +164,7 @@ static size_t account_of(const struct us_cache *c, size_t header, uint32_t capac
 
 struct us_ring_plan us_unified_ring_plan(const struct us_cache *c)
 {
+    us_reads(&us_unified_of(c)->cpu_capacity, sizeof(uint32_t));
     const uint32_t capacity = us_unified_of(c)->cpu_capacity;
 
     return (struct us_ring_plan){.capacity = capacity,

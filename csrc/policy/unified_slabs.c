@@ -97,6 +97,8 @@ void us_unified_drop_lists(struct us_cache *c)
 /* min_partial is a node's; its lists share it. */
 static uint64_t kept_on(const struct us_cache *c, const struct us_unified_list *list)
 {
+    us_reads(&c->tunable[US_UNIFIED_T_MIN_PARTIAL], sizeof(*c->tunable));
+    us_reads(&list->lists, sizeof(list->lists));
     return ((uint64_t)c->tunable[US_UNIFIED_T_MIN_PARTIAL] + list->lists - 1) / list->lists;
 }
 
@@ -105,6 +107,8 @@ static uint64_t kept_on(const struct us_cache *c, const struct us_unified_list *
 static void settle(struct us_cache *c, struct us_unified_list *list, unsigned cpu,
                    struct us_slab *s, struct us_slab **empty)
 {
+    us_runs(25);
+    us_reads(s, sizeof(*s));
     const bool is_empty = s->free == us_slab_objects(s);
     const bool listed = (s->state & US_SLAB_PARTIAL) != 0;
     const bool to_tail = is_empty && us_unified_setting(c, US_UNIFIED_T_EMPTY_TO_TAIL);
@@ -187,9 +191,11 @@ void us_unified_drain(struct us_cache *c, struct us_flight *f, unsigned cpu, voi
 /* Unlinks a slab that has nothing left to give. */
 static void leave_if_exhausted(struct us_unified_list *list, struct us_slab *s)
 {
+    us_reads(s, sizeof(*s));
     if (s->free || !(s->state & US_SLAB_PARTIAL))
         return;
     us_slab_list_remove(&list->partial, s);
+    us_writes(&list->touched, sizeof(list->touched));
     list->touched = true;
 }
 
@@ -204,6 +210,8 @@ static unsigned take_listed(struct us_cache *c, struct us_flight *f, struct us_u
         *refused = true;
         return 0;
     }
+    us_runs(25);
+    us_reads(&list->partial, sizeof(list->partial));
     while (got < n && (s = tail ? list->partial.last : list->partial.first) != NULL) {
         got += us_slab_take(c, s, out + got, n - got < s->free ? n - got : s->free);
         leave_if_exhausted(list, s);
@@ -221,6 +229,8 @@ static unsigned from_lists(struct us_cache *c, struct us_flight *f, unsigned cpu
     struct us_unified_list *own = us_unified_list_for(c, cpu, node), *list;
     unsigned got = take_listed(c, f, own, out, n, tail, refused);
 
+    us_runs(20);
+    us_reads(&own->next, sizeof(own->next));
     for (list = own->next; US_UNLIKELY(list != own) && got == 0 && !*refused; list = list->next)
         if (__atomic_load_n(&list->partial.first, __ATOMIC_RELAXED))
             got = take_listed(c, f, list, out, n, tail, refused);

@@ -166,10 +166,12 @@ static unsigned push_run(struct us_cache *c, bool any_node, size_t n, void *cons
     const struct us_range *r = &c->slabs->range;
     unsigned run = 0, pushed = 0;
 
+    us_reads(&c->slabs, sizeof(c->slabs));
     if (US_LIKELY(us_in_range(r, object[0]))) {
         const struct us_span span = us_ring_span(c, any_node, us_node_of(r, object[0]));
 
         run = run_of(object, n, span);
+        us_runs(20 + 5 * run);
         pushed = us_local_push_batch(&c->local, object, run, span.base);
     }
     *all = run && pushed == run;

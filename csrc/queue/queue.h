@@ -23,18 +23,24 @@ struct us_queue {
 /* Of class SHARED or ALIEN, or unused where another lock guards the queue. */
 static inline struct us_lock *us_queue_lock(const struct us_queue *q)
 {
+    us_reads(q, 1);
     return &q->ring->lock;
 }
 static inline void us_queue_touch(struct us_queue *q)
 {
+    us_reads(q, 1);
+    us_writes(q->ring, 1);
     atomic_store_explicit(&q->ring->seen, US_SEEN_TOUCHED, memory_order_relaxed);
 }
 static inline void us_queue_untouch(struct us_queue *q)
 {
+    us_reads(q, 1);
+    us_writes(q->ring, 1);
     atomic_store_explicit(&q->ring->seen, us_ring_header(q->ring), memory_order_relaxed);
 }
 static inline uint32_t us_queue_size(const struct us_queue *q)
 {
+    us_reads(q, 1);
     return us_ring_size(q->ring);
 }
 

@@ -48,6 +48,8 @@ US_NOINLINE void us_ring_free_slow(struct us_cache *c, const struct us_ring_leve
 {
     struct us_flight f;
 
+    us_runs(45);
+    us_reads(&c->slabs, sizeof(c->slabs));
     if (!object)
         return;
     if (US_UNLIKELY(!us_in_range(&c->slabs->range, object))) {
@@ -94,6 +96,8 @@ US_NOINLINE void *us_ring_alloc_slow(struct us_cache *c, const struct us_ring_le
     unsigned cpu, local;
     void *object;
 
+    us_runs(45);
+    us_reads(&c->machine, sizeof(c->machine));
     if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
         return NULL;
     cpu = us_cpu_now(c->machine);

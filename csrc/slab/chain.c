@@ -23,6 +23,8 @@ void *us_slab_pop_free(const struct us_cache *c, struct us_slab *s)
 {
     void *object = s->freelist, *next;
 
+    us_runs(8);
+    us_writes(s, sizeof(*s));
     if (!us_slab_read_link(c, s, object, &next) || (next == NULL) != (s->free == 1))
         return NULL;
     s->freelist = next;
@@ -32,6 +34,8 @@ void *us_slab_pop_free(const struct us_cache *c, struct us_slab *s)
 
 void us_slab_set_local(struct us_slab *s, void *head, uint32_t size)
 {
+    us_runs(3);
+    us_writes(s, sizeof(*s));
     s->local.head = head;
     __atomic_store_n(&s->local.count, size, __ATOMIC_RELAXED); /* statistics may be looking */
 }
@@ -41,6 +45,7 @@ bool us_slab_pop_local(const struct us_cache *c, struct us_slab *s, void **objec
     const uint32_t size = us_list_size(s->local.count);
     void *next;
 
+    us_runs(10);
     *object = s->local.head;
     if (size == 0 || !us_slab_read_link(c, s, *object, &next) || (next == NULL) != (size == 1))
         return false;

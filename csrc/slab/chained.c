@@ -34,6 +34,7 @@ enum us_put us_chained_put(struct us_cache *c, struct us_flight *f, struct us_pa
     for (;; ++*lost) {
         const struct us_pair old = us_pair_look(s);
 
+        us_runs(45);
         if (is_free_already(s, &old, chain)) {
             us_report_misuse(c, US_MISUSE_DOUBLE_FREE, chain->head);
             return US_PUT_REFUSED;
@@ -133,6 +134,7 @@ void *us_chained_take(struct us_cache *c, struct us_flight *f, struct us_partial
 
 static uint32_t free_of(const struct us_slab *s)
 {
+    us_reads(s, sizeof(*s));
     return __atomic_load_n(&s->free, __ATOMIC_RELAXED);
 }
 
@@ -141,7 +143,9 @@ struct us_slab *us_chained_pull(struct us_partial *p, uint32_t want)
     struct us_slab *pulled = NULL, **end = &pulled, *s;
     uint64_t free = 0;
 
+    us_reads(&p->slabs, sizeof(p->slabs));
     while (free < want && (s = p->slabs.first) != NULL) {
+        us_runs(10);
         us_partial_remove(p, s);
         free += free_of(s);
         *end = s;
@@ -155,6 +159,8 @@ static struct us_slab *reversed(struct us_slab *chain)
     struct us_slab *out = NULL, *next;
 
     for (; chain; chain = next) {
+        us_runs(4);
+        us_writes(chain, sizeof(*chain));
         next = chain->next;
         chain->next = out;
         out = chain;
@@ -167,6 +173,8 @@ struct us_slab *us_chained_unpull(struct us_partial *p, struct us_slab *pulled, 
     struct us_slab *empty = NULL, *s, *next;
 
     for (s = reversed(pulled); s; s = next) {
+        us_runs(10);
+        us_writes(s, sizeof(*s));
         next = s->next;
         s->next = NULL;
         if (free_of(s) == us_slab_objects(s) && p->slabs.length >= keep) {

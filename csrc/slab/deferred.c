@@ -10,6 +10,8 @@ void us_defer_free(struct us_cache *c, void *object)
     _Atomic(void *) *list = &c->deferred[us_node_of(&c->slabs->range, object)];
     void *head = atomic_load_explicit(list, memory_order_relaxed);
 
+    us_updates(list, sizeof(*list));
+    us_writes(object, sizeof(head));
     do
         *(void **)object = head;
     while (!atomic_compare_exchange_weak_explicit(list, &head, object, memory_order_release,
@@ -18,8 +20,10 @@ void us_defer_free(struct us_cache *c, void *object)
 
 void *us_deferred_take(struct us_cache *c, unsigned node)
 {
+    us_reads(&c->deferred[node], sizeof(*c->deferred));
     if (atomic_load_explicit(&c->deferred[node], memory_order_relaxed) == NULL)
         return NULL;
+    us_updates(&c->deferred[node], sizeof(*c->deferred));
     return atomic_exchange_explicit(&c->deferred[node], NULL, memory_order_acquire);
 }
 
@@ -45,6 +49,8 @@ US_COLD void us_deferred_take_in(struct us_cache *c, struct us_flight *f, unsign
     while (object) {
         char *next = *(char **)object;
 
+        us_runs(20);
+        us_reads(object, sizeof(next));
         us_deferred_restore(c, object);
         if (!put(c, f, us_cpu_now(c->machine), object))
             us_defer_free(c, object);

@@ -13,7 +13,9 @@ void us_sort_addresses(void **object, unsigned n)
             void *x = object[i];
             unsigned j = i;
 
+            us_runs(7);
             while (j >= gap && (uintptr_t)object[j - gap] > (uintptr_t)x) {
+                us_runs(5);
                 object[j] = object[j - gap];
                 j -= gap;
             }
@@ -26,6 +28,9 @@ struct us_slab *us_slab_to_fill(struct us_cache *c, const void *object)
 {
     struct us_slab *s = us_cache_slab(c, object);
 
+    us_runs(15);
+    if (s)
+        us_reads(s, sizeof(*s));
     if (US_LIKELY(s && s->cache == c))
         return s;
     us_report_misuse(c, s ? US_MISUSE_WRONG_CACHE : US_MISUSE_NO_SLAB, object);
@@ -40,6 +45,8 @@ uint64_t us_slab_release_chain(struct us_cache *c, struct us_flight *f, unsigned
     while (s) {
         struct us_slab *next = s->next;
 
+        us_runs(10);
+        us_writes(s, sizeof(*s));
         s->next = NULL;
         bytes += (uint64_t)c->machine->page_size << us_slab_order(s);
         us_slab_release(c, f, s);

@@ -42,6 +42,7 @@ US_INLINE struct us_pair us_pair_look(const struct us_slab *s)
 {
     struct us_pair p;
 
+    us_reads(s, sizeof(*s));
     p.freelist = __atomic_load_n(&s->freelist, __ATOMIC_ACQUIRE);
     p.counters = __atomic_load_n(&s->counters, __ATOMIC_ACQUIRE);
     p.lock = 0;
@@ -74,6 +75,8 @@ US_INLINE enum us_exchange us_pair_exchange(struct us_flight *f, struct us_slab 
 {
     bool same;
 
+    us_runs(9);
+    us_updates(&s->freelist, sizeof(struct us_pair));
 #ifndef US_MODEL
     if (!us_bytelock_take_last(f, &s->lock))
         return US_EXCHANGE_BUSY;

@@ -12,6 +12,9 @@ void us_index_fill(struct us_slab *s)
 {
     const uint32_t objects = us_slab_objects(s);
 
+    us_runs(10 + objects);
+    us_writes(s->index, objects * sizeof(*s->index));
+    us_writes(s, sizeof(*s));
     for (uint32_t i = 0; i + 1 < objects; i++)
         s->index[i] = i + 1;
     s->index[objects - 1] = US_INDEX_END;
@@ -23,6 +26,7 @@ unsigned us_slab_index_take(struct us_cache *c, struct us_slab *s, void **out, u
 {
     unsigned taken = 0;
 
+    us_writes(s, sizeof(*s));
     for (; taken < n && s->free > 0; taken++, s->free--) {
         const uint32_t i = s->first;
 
@@ -31,6 +35,7 @@ unsigned us_slab_index_take(struct us_cache *c, struct us_slab *s, void **out, u
         s->first = s->index[i];
         s->index[i] = US_INDEX_OUT;
     }
+    us_runs(15 + 9 * taken);
     return taken;
 }
 
@@ -44,6 +49,8 @@ bool us_slab_index_put(struct us_cache *c, struct us_slab *s, void *object)
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         return false;
     }
+    us_runs(15);
+    us_writes(s, sizeof(*s));
     us_writes(&s->index[i], sizeof(uint32_t));
     s->index[i] = s->first;
     s->first = i;

@@ -32,6 +32,7 @@ US_INLINE struct us_slab *us_slab_of_list(struct us_list *list)
 
 US_INLINE unsigned us_slab_state(const struct us_slab *s)
 {
+    us_reads(s, sizeof(*s));
     return atomic_load_explicit(&((struct us_slab *)s)->state, memory_order_relaxed);
 }
 
@@ -39,6 +40,7 @@ US_INLINE unsigned us_slab_state(const struct us_slab *s)
 US_INLINE void us_slab_set_state(struct us_slab *s, unsigned state)
 {
     state |= us_slab_state(s) & US_SLAB_BAD;
+    us_writes(s, sizeof(*s));
     atomic_store_explicit(&s->state, (uint8_t)state, memory_order_relaxed);
 }
 
@@ -69,20 +71,20 @@ US_INLINE bool us_slab_read_link(const struct us_cache *c, const struct us_slab 
 {
     if (!us_slab_is_object(c, s, object))
         return false;
-    us_reads((const char *)object + c->geometry.link, sizeof(void *));
+    us_runs(15);
     *next = us_link_get(c, object);
     return *next == NULL || us_slab_is_object(c, s, *next);
 }
 
 US_INLINE void us_slab_write_link(const struct us_cache *c, void *object, void *next)
 {
-    us_writes((char *)object + c->geometry.link, sizeof(void *));
     us_link_set(c, object, next);
 }
 
 /* Sorting looks at it without the slab lock. */
 US_INLINE void us_slab_set_free(struct us_slab *s, uint32_t n)
 {
+    us_writes(s, sizeof(*s));
     __atomic_store_n(&s->free, n, __ATOMIC_RELAXED);
 }
 
@@ -124,6 +126,7 @@ void us_partial_init(struct us_partial *p);
 
 US_INLINE uint64_t us_partial_length(const struct us_partial *p)
 {
+    us_reads(&p->length, sizeof(p->length));
     return atomic_load_explicit(&((struct us_partial *)p)->length, memory_order_relaxed);
 }
 

@@ -12,6 +12,11 @@ bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void 
 {
     uint64_t offset = (uint64_t)((const char *)address - us_slab_objects_base(c, s));
 
+    us_runs(14);
+    us_reads(&c->slabs, sizeof(c->slabs));
+    us_reads(&c->geometry, 1);
+    us_reads(&c->reciprocal, sizeof(c->reciprocal));
+    us_reads(s, sizeof(*s));
     if (atomic_load_explicit(&((struct us_slab *)s)->state, memory_order_relaxed) & US_SLAB_LARGE) {
         *index = 0;
         return offset == 0;
@@ -36,12 +41,15 @@ void us_objects_fill(struct us_cache *c, struct us_slab *s)
 {
     uint32_t objects = us_slab_objects(s);
 
+    us_runs(10 + objects / 16);
+    us_writes(s, sizeof(*s));
     s->free = objects;
     if (objects <= 64) {
         s->bitmap = lowest_bits(objects);
         return;
     }
     uint64_t *word = words_of(c, s);
+    us_writes(word, (objects + 63) / 64 * sizeof(*word));
     for (uint32_t i = 0; i < objects; i += 64)
         word[i / 64] = lowest_bits(objects - i);
     s->bitmap = 0;
@@ -55,6 +63,7 @@ static unsigned take_word(struct us_cache *c, struct us_slab *s, uint64_t *word,
     uint64_t bits = *word;
     unsigned taken = 0;
 
+    us_writes(word, sizeof(*word));
     while (bits && taken < n) {
         uint32_t index = first + (uint32_t)__builtin_ctzll(bits);
 
@@ -73,6 +82,8 @@ unsigned us_slab_take(struct us_cache *c, struct us_slab *s, void **out, unsigne
     if (n > s->free)
         /* What is there fills the end of out. */
         out += n - s->free, n = s->free;
+    us_runs(25 + 8 * n);
+    us_writes(s, sizeof(*s));
     if (objects <= 64) {
         taken = take_word(c, s, &s->bitmap, 0, out, n);
     } else {
@@ -134,6 +145,9 @@ bool us_slab_put(struct us_cache *c, struct us_slab *s, void *object)
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         return false;
     }
+    us_runs(20);
+    us_writes(s, sizeof(*s));
+    us_writes(word, sizeof(*word));
     *word |= bit;
     if (us_slab_objects(s) > 64 && index / 64 < s->bitmap)
         s->bitmap = index / 64;
@@ -153,6 +167,8 @@ void us_slab_thread(struct us_cache *c, struct us_slab *s)
     uint32_t objects = us_slab_objects(s);
     char *object = us_slab_objects_base(c, s);
 
+    us_runs(10 + 4 * (uint64_t)objects);
+    us_writes(s, sizeof(*s));
     s->freelist = object;
     s->free = objects;
     for (; objects > 1; objects--, object += c->geometry.stride)

@@ -8,6 +8,7 @@ void us_partial_init(struct us_partial *p)
 
 static void note_length(struct us_partial *p)
 {
+    us_writes(&p->length, sizeof(p->length));
     atomic_store_explicit(&p->length, p->slabs.length, memory_order_relaxed);
 }
 
@@ -30,6 +31,8 @@ void us_partial_remove(struct us_partial *p, struct us_slab *s)
 
 static uint32_t free_of(const struct us_slab *s)
 {
+    us_runs(4);
+    us_reads(s, sizeof(*s));
     return __atomic_load_n(&s->free, __ATOMIC_RELAXED);
 }
 
@@ -49,6 +52,7 @@ struct us_slab *us_partial_lock_first(struct us_flight *f, struct us_partial *p,
 void *us_partial_take(struct us_cache *c, struct us_flight *f, struct us_partial *p,
                       struct us_slab *s)
 {
+    us_runs(25);
     void *seen = s->freelist, *object = us_slab_pop_free(c, s);
 
     if (!object || s->free == 0) {
@@ -114,6 +118,8 @@ static enum us_put put_locked(struct us_cache *c, struct us_flight *f, struct us
     const bool was_full = s->free == 0, empty = s->free + 1 == us_slab_objects(s);
     enum us_put done;
 
+    us_runs(30);
+    us_reads(s, sizeof(*s));
     if (is_free_already(s, object)) {
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         return US_PUT_REFUSED;

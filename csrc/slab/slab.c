@@ -68,6 +68,7 @@ static void construct_all(struct us_cache *c, struct us_flight *f, const struct 
 
     if (suspends)
         us_flight_suspend(f);
+    us_writes(us_object_address(c, s, 0), us_slab_objects(s) * c->geometry.stride);
     for (uint32_t i = 0; i < us_slab_objects(s); i++)
         us_construct(c, us_object_address(c, s, i), c->size);
     if (suspends)
@@ -80,6 +81,8 @@ static void map_pages(struct us_slabs *slabs, struct us_slab *s, struct us_slab 
 {
     struct us_slab **of_page = &slabs->of_page[s - slabs->slab];
 
+    us_runs(8 + (1ull << us_slab_order(s)));
+    us_writes(of_page, sizeof(*of_page) << us_slab_order(s));
     for (uint64_t i = 0; i < 1ull << us_slab_order(s); i++)
         __atomic_store_n(&of_page[i], to, __ATOMIC_RELAXED);
 }
@@ -90,6 +93,10 @@ static struct us_slab *describe(struct us_cache *c, void *block, unsigned order,
     struct us_slabs *slabs = c->slabs;
     struct us_slab *s = &slabs->slab[us_page_of(&slabs->range, block)];
 
+    us_runs(35);
+    us_writes(s, sizeof *s);
+    us_updates(&c->nr_slabs[us_node_of(&slabs->range, block)], sizeof(*c->nr_slabs));
+    us_updates(&c->nr_objects[us_node_of(&slabs->range, block)], sizeof(*c->nr_objects));
     memset((void *)s, 0, sizeof *s);
     s->cache = c;
     s->shape = objects | (uint32_t)order << 24;
@@ -155,6 +162,7 @@ static void *get_parts(struct us_cache *c, struct us_flight *f, unsigned node, u
     const size_t bytes = c->geometry.index_bytes;
     void *block;
 
+    us_reads(&c->has_constructor, 1);
     *index = bytes ? us_meta_alloc(c->slabs->memory, bytes) : NULL;
     if (bytes && *index == NULL)
         return NULL;
@@ -180,6 +188,7 @@ struct us_slab *us_slab_new_at(struct us_cache *c, struct us_flight *f, unsigned
     struct shape shape = {0};
     uint32_t *index;
 
+    us_runs(40);
     check_cache(c);
     if (f->nested && constructor_suspends(c))
         return NULL;
@@ -220,12 +229,18 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
     unsigned order = us_slab_order(s);
     uint32_t *index = c->geometry.index_bytes ? s->index : NULL;
 
+    us_runs(40);
+    us_reads(s, sizeof(*s));
+    us_updates(&c->nr_slabs[s->node], sizeof(*c->nr_slabs));
+    us_updates(&c->nr_objects[s->node], sizeof(*c->nr_objects));
+    us_updates(&c->released, sizeof(c->released));
     atomic_fetch_sub_explicit(&c->nr_slabs[s->node], 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&c->nr_objects[s->node], objects, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->released, 1ull << order, memory_order_relaxed);
     if (c->flags & US_DEBUG_F)
         memset(us_used_word(c, s, 0), 0, (objects + 63) / 64 * sizeof(uint64_t));
     map_pages(slabs, s, NULL);
+    us_writes(s, sizeof(*s));
     s->cache = NULL;
     if (index)
         us_meta_free(slabs->memory, index, c->geometry.index_bytes);

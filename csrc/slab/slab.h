@@ -103,7 +103,6 @@ bool us_slabs_init(struct us_slabs *slabs, struct us_memory *memory, struct us_e
 /* Slab of an address, NULL when outside the range or not a slab. */
 US_INLINE struct us_slab *us_slab_of(const struct us_slabs *s, const void *address)
 {
-    us_reads(&s->range, sizeof(s->range));
     if (US_UNLIKELY(!us_in_range(&s->range, address)))
         return NULL;
     us_reads(&s->of_page[us_page_of(&s->range, address)], sizeof(*s->of_page));
@@ -224,10 +223,12 @@ bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void 
 /* Where the slab's first object begins. */
 US_INLINE char *us_slab_objects_base(const struct us_cache *c, const struct us_slab *s)
 {
+    us_reads(c->slabs, 1);
     return (char *)us_slab_base(c->slabs, s) + s->offset;
 }
 US_INLINE void *us_object_address(const struct us_cache *c, const struct us_slab *s, uint32_t index)
 {
+    us_reads(&c->geometry, 1);
     return us_slab_objects_base(c, s) + (uint64_t)index * c->geometry.stride;
 }
 US_INLINE struct us_slab *us_cache_slab(const struct us_cache *c, const void *object)
@@ -284,10 +285,12 @@ bool us_slab_index_put(struct us_cache *c, struct us_slab *s, void *object);
 void us_slab_thread(struct us_cache *c, struct us_slab *s);
 US_INLINE void *us_link_get(const struct us_cache *c, const void *object)
 {
+    us_reads((const char *)object + c->geometry.link, sizeof(void *));
     return *(void *const *)((const char *)object + c->geometry.link);
 }
 US_INLINE void us_link_set(const struct us_cache *c, void *object, void *next)
 {
+    us_writes((char *)object + c->geometry.link, sizeof(void *));
     *(void **)((char *)object + c->geometry.link) = next;
 }
 
@@ -360,6 +363,7 @@ enum us_common {
 US_INLINE void us_stat_add(struct us_cache *c, unsigned cpu, unsigned row, uint64_t n)
 {
     us_runs(5);
+    us_reads(&c->stats, sizeof(c->stats));
     us_updates(&c->stats[(size_t)cpu * c->nrows + row], sizeof(*c->stats));
     atomic_fetch_add_explicit(&c->stats[(size_t)cpu * c->nrows + row], n, memory_order_relaxed);
 }
@@ -423,6 +427,9 @@ void us_deferred_take_in(struct us_cache *c, struct us_flight *f, unsigned node,
 US_INLINE void us_deferred_check(struct us_cache *c, struct us_flight *f, unsigned node,
                                  us_put_fn *put)
 {
+    us_runs(6);
+    us_reads(&c->deferred, sizeof(c->deferred));
+    us_reads(&c->deferred[node], sizeof(*c->deferred));
     if (US_UNLIKELY(!f->nested &&
                     atomic_load_explicit(&c->deferred[node], memory_order_relaxed) != NULL))
         us_deferred_take_in(c, f, node, put);

@@ -381,8 +381,8 @@ void us_flight_enter(struct us_machine *m, struct us_flight *f)
         us_phase_set(f->before);
     t->flight = f;
     us_runs(RUNS_ENTER);
-    us_reads((const void *)&m->gate, sizeof(m->gate));
-    us_updates((const void *)&m->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
+    us_reads(&m->gate, sizeof(m->gate));
+    us_updates(&m->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
     atomic_fetch_add_explicit(&m->cpu[f->counted_cpu].in_flight, 1, memory_order_relaxed);
 }
 
@@ -418,7 +418,7 @@ void us_flight_leave(struct us_flight *f)
     if (us_thread()->flight != f)
         us_fatal("a slow path ended that is not the thread's innermost");
     us_runs(RUNS_LEAVE);
-    us_updates((const void *)&f->machine->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
+    us_updates(&f->machine->cpu[f->counted_cpu].in_flight, sizeof(uint64_t));
     us_phase_set(f->before);
     count_out(f, 1);
     us_thread()->flight = f->outer;

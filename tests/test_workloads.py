@@ -263,3 +263,15 @@ def test_wrong_parameters_are_named(text: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         us.workloads.make(text)
     assert said in str(error.value)
+
+
+def test_the_receive_ring_is_full_before_the_first_request() -> None:
+    # Interrupts may leave no time to any task of their CPU: a ring that is filled beside them
+    # stays half empty for ever, and with it the number of objects that are under way.
+    ring = 512
+    many = us.workloads.tcp_rr(64, cpus=4, rx_ring=ring, round_trip="1 us", transactions=None)
+    result = us.run(many, "slub", machine=us.Machine.grid(1, 1, 4), duration="2 ms", warmup="3 ms")
+    assert result.marks
+    # A packet of the ring is a head of 232 bytes and data of 1.5 KiB, both of a slab's stride:
+    # kmalloc-256 and kmalloc-2048 (the workload's docstring).
+    assert result.memory["live"] >= (ring - 1) * (256 + 2048)

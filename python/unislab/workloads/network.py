@@ -12,8 +12,8 @@ A transaction on this machine, seen from the allocator:
 
 The ring is first in, first out: a buffer is used ``rx_ring`` packets after its allocation.  Each
 stream has an interrupt task of its own on its interrupt CPU, because a program is a fixed sequence;
-they are served one after the other there.  The ring is filled before and emptied at the end by one
-more task, as by ``ifup`` and ``ifdown``.
+they are served one after the other there.  The ring is filled by one more task before the first
+request is sent, and emptied at the end, as by ``ifup`` and ``ifdown``.
 """
 
 from __future__ import annotations
@@ -257,6 +257,7 @@ def _to_host(made: Workload, net: _Network, tx_head: int) -> Workload:
         irq = number % len(net.irq_cpus)
         ring, wire, socket = rings[irq], PacketQueue(made, 1), PacketQueue(made, 1)
         made.add_task(
+            ops.barrier(),
             ops.repeat(
                 net.transactions,
                 _request(net, tx_head, tx_data),
@@ -292,6 +293,7 @@ def _to_host(made: Workload, net: _Network, tx_head: int) -> Workload:
         served = len(range(irq, net.streams, len(net.irq_cpus)))
         made.add_task(
             ops.repeat(net.rx_ring, refill, rings[irq].send(0, 1)),
+            ops.barrier(),  # an interrupt leaves this task no time once requests are under way
             ops.repeat(served, ops.recv(done[irq])),
             ops.repeat(net.rx_ring, rings[irq].recv(0, 1), ops.free([1, 0])),
             cpu=cpu,

@@ -7,6 +7,10 @@
  * idle, else it queues on its own. A CPU without a task takes a waiting one, of its own domain
  * first. Tasks of one CPU take turns. A task that serves interrupts runs before all others and
  * stops the one that runs at its next op.
+ *
+ * The order that a replayed trace prescribes (shared slots, PROGRESS) is no part of what it
+ * replays: here as natively nobody sleeps for it. Who waits for its turn goes on at that moment,
+ * and its time of waiting is idle.
  */
 #ifndef US_WORK_MODEL_RUN_H
 #define US_WORK_MODEL_RUN_H
@@ -123,6 +127,8 @@ void us_sched_destroy(struct us_runner *r);
 void us_sched_start(struct us_runner *r);
 /* The task goes on at `at`. `waker` pays; NULL in an event. */
 void us_sched_wake(struct us_model_task *t, struct us_vcpu *waker, uint64_t at);
+/* The same for a task whose turn in a trace has come: nobody pays. */
+void us_sched_go_on(struct us_model_task *t, uint64_t at);
 /* The CPU's next task, NULL = none that may run here. */
 struct us_model_task *us_sched_next(struct us_runner *r, struct us_model_cpu *c);
 /* Its turn is over: behind the others; or it was interrupted: before them. */

@@ -139,6 +139,19 @@ void us_sched_wake(struct us_model_task *t, struct us_vcpu *waker, uint64_t at)
         us_sim_wake(r->sim, t->home, at + r->sim->cost.idle_exit);
 }
 
+void us_sched_go_on(struct us_model_task *t, uint64_t at)
+{
+    struct us_runner *r = t->run;
+    struct us_model_cpu *c = &r->cpu[t->home];
+
+    t->state = US_TASK_READY;
+    t->ready_at = at;
+    us_queue_task(&c->ready, t);
+    r->nready++;
+    if (c->idle)
+        us_sim_wake(r->sim, t->home, at);
+}
+
 void us_sched_requeue(struct us_model_cpu *c, struct us_model_task *t, bool first)
 {
     struct us_task_queue *q = t->interrupt ? &c->interrupts : &c->ready;

@@ -157,7 +157,7 @@ void us_model_shared_changed(struct us_runner *r, uint32_t slot, struct us_vcpu 
     struct us_model_task *t;
 
     while ((t = us_unqueue_task(&r->shared_waiters[slot]))) {
-        us_sched_wake(t, v, v->clock);
+        us_sched_go_on(t, v->clock);
         t->served = false;
     }
 }
@@ -166,6 +166,7 @@ void us_model_shared_changed(struct us_runner *r, uint32_t slot, struct us_vcpu 
  * the last, but no further: between one and two windows ahead. */
 static void leave_window(struct us_runner *r, uint64_t window, struct us_vcpu *v)
 {
+    struct us_model_task *t;
     bool moved = false;
 
     if (window < r->nwindows)
@@ -174,8 +175,10 @@ static void leave_window(struct us_runner *r, uint64_t window, struct us_vcpu *v
         r->least_window++;
         moved = true;
     }
-    if (moved)
-        serve_all(&r->late, v);
+    while (moved && (t = us_unqueue_task(&r->late))) {
+        t->served = true;
+        us_sched_go_on(t, v->clock);
+    }
 }
 
 bool us_model_progress(struct us_model_task *t, struct us_vcpu *v)

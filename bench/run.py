@@ -26,6 +26,7 @@ PARTS = (
     "memory",
     "instructions",
     "model",
+    "honesty",
 )
 
 

@@ -3,8 +3,9 @@
 The machine is calibrated first. Then every workload runs under all policies, natively in
 interleaved rounds and modelled, flat out both times. For each pair of policies the ratio of times
 is compared; of native rounds the lower quartile, as calibration takes it, since a machine that is
-shared only ever gets slower and the model has nobody beside it. Pairs that miss are printed on standard error with what the model says that their
-difference is made of: where that is small beside the native one, something is not charged.
+shared only ever gets slower and the model has nobody beside it. Pairs that miss are printed on
+standard error with what the model says that their difference is made of: where that is small beside
+the native one, something is not charged.
 
 What the native executor does for an op beside the allocator's part takes no time in the model,
 where programs say what a system does. Here they do not, and its share is measured: the model runs

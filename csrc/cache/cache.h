@@ -200,6 +200,12 @@ uint64_t us_allocator_expire_target(struct us_allocator *a, int node, uint64_t t
 void us_allocator_flush(struct us_allocator *a);
 /* Runs every tick that is due at the policy's clock, and the purge. Cheap when nothing is. */
 void us_allocator_run_due(struct us_allocator *a);
+/* For who has every CPU run its own ticks. The shortest period of the caches whose ticks are due at
+ * `now`, 0 = of none; then on each CPU that is online, in any order and at any time, its ticks; and
+ * when all have had theirs, _ticks_done, after which us_allocator_run_due does the rest. */
+uint64_t us_allocator_ticks_due(struct us_allocator *a, uint64_t now);
+void us_allocator_ticks_on(struct us_allocator *a, unsigned cpu, uint64_t now);
+void us_allocator_ticks_done(struct us_allocator *a, uint64_t now);
 /* Starts (period > 0) or stops (0) the thread that expires and runs what is due. An allocator has
  * one: the last one started ends the one before. */
 enum us_status us_allocator_reaper(struct us_allocator *a, uint64_t period_ns, struct us_error *e);

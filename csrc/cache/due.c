@@ -4,7 +4,8 @@
  * Nothing runs by itself. Executors call us_allocator_run_due as their clock moves;
  * us_allocator_advance moves the clock from one due time to the next, so that nothing is skipped;
  * the reaper does both in real time, from a thread of its own. On a modelled machine there is no
- * such thread: the reaper is one more thing that is due.
+ * such thread: the reaper is one more thing that is due; and there every CPU can run its own ticks
+ * (us_allocator_ticks_on), as the originals' timers do, where otherwise who calls runs all of them.
  */
 #include "cache/internal.h"
 
@@ -153,6 +154,34 @@ static uint64_t tick_all(struct us_allocator *a, struct us_flight *f, uint64_t n
         next = first_due(a);
     }
     return next;
+}
+
+uint64_t us_allocator_ticks_due(struct us_allocator *a, uint64_t now)
+{
+    uint64_t shortest = 0, period;
+    struct us_cache *c;
+
+    for (c = us_first_cache(a); c; c = c->next) {
+        period = tick_due(c, now) ? period_of(c) : 0;
+        if (period && (!shortest || period < shortest))
+            shortest = period;
+    }
+    return shortest;
+}
+
+void us_allocator_ticks_on(struct us_allocator *a, unsigned cpu, uint64_t now)
+{
+    struct us_flight f;
+
+    if (!us_cpu_online(a->machine, cpu) || !us_flight_try(a->machine, &f))
+        return;
+    tick_cpu(a, &f, cpu, now);
+    us_flight_leave(&f);
+}
+
+void us_allocator_ticks_done(struct us_allocator *a, uint64_t now)
+{
+    tick_done(a, now, false);
 }
 
 /* Asks whether sizes should follow the traffic, if that is due; returns when it is due next. A

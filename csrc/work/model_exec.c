@@ -9,8 +9,9 @@
  * ops of every CPU, first when the warm-up is over and then at its end.
  *
  * The policy's clock is virtual time, but for a trace that runs flat out: there it follows the
- * time stamps. Whatever is due by it (ticks, purges, adaptation) is done by the CPU that notices,
- * as an interrupt would.
+ * time stamps. Whatever is due by it is done as an interrupt would, between two ops: ticks by each
+ * CPU for itself, one after the other as the originals' timers are staggered, purges and adaptation
+ * by one.
  */
 #ifdef US_MODEL
 #include "work/model_run.h"
@@ -23,6 +24,8 @@
 #include <string.h>
 
 enum { POLL_EVENTS = 200000 };
+#define MOST_STAGGER \
+    3000000000ull /* ps, as between the timers of neighbours in kernels of the time */
 #define MOST_VIRTUAL_PS (3600ull * 1000000000000ull) /* an hour a pass: something runs away */
 
 /* ---- errors ------------------------------------------------------------------------------------
@@ -185,22 +188,85 @@ static void set_tick(struct us_runner *r)
         (void)us_sim_at(r->sim, due > r->start ? due : r->start, tick_event, r, due);
 }
 
-/* The first CPU does it, between two ops or out of its sleep. */
-static void tick_event(void *context, uint64_t now)
+/* Nobody will ever go on but for ticks. */
+static bool all_wait(const struct us_runner *r)
+{
+    return r->pending == 0 && r->sim->nheap == 0;
+}
+
+static void cpu_ticks_event(void *context, uint64_t cpu)
 {
     struct us_runner *r = context;
 
-    if (r->stop || (r->pending == 0 && r->sim->nheap == 0))
+    if (r->stop || all_wait(r))
+        return;
+    r->cpu[cpu].ticks = true;
+    us_sim_wake(r->sim, (unsigned)cpu, r->sim->event_now);
+}
+
+/* Ticks of the CPUs come MOST_STAGGER apart, or all within half a period. */
+static bool spread_ticks(struct us_runner *r, uint64_t at)
+{
+    const unsigned ncpus = r->machine->ncpus;
+    uint64_t period, step;
+
+    r->tick_now = r->clock_base + at / 1000;
+    period = us_allocator_ticks_due(r->heap.allocator, r->tick_now);
+    if (!period)
+        return false;
+    step = period * 1000 / 2 / ncpus;
+    step = step < MOST_STAGGER ? step : MOST_STAGGER;
+    r->ticks_left = ncpus;
+    for (unsigned cpu = 0; cpu < ncpus; cpu++)
+        if (!us_sim_at(r->sim, at + cpu * step, cpu_ticks_event, r, cpu))
+            us_model_fail(&r->task[0], US_ENOMEM, "no memory for events");
+    return true;
+}
+
+/* What is not each CPU's own the first does, between two ops or out of its sleep. */
+static void tick_event(void *context, uint64_t due)
+{
+    struct us_runner *r = context;
+    uint64_t now = r->sim->event_now;
+
+    (void)due;
+    if (r->stop || all_wait(r) || spread_ticks(r, now))
         return;
     r->cpu[0].tick = true;
     us_sim_wake(r->sim, 0, now);
 }
 
+/* Who runs its ticks last does the rest. */
+static void own_ticks(struct us_runner *r, struct us_model_cpu *c)
+{
+    enum us_phase before;
+
+    c->ticks = false;
+    r->interrupts++;
+    us_sim_spend(c->vcpu, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
+    before = us_phase_set(US_PHASE_SLOW);
+    us_allocator_ticks_on(r->heap.allocator, c->vcpu->id, r->tick_now);
+    us_phase_set(before);
+    if (--r->ticks_left > 0)
+        return;
+    us_allocator_ticks_done(r->heap.allocator, r->tick_now);
+    c->tick = true;
+}
+
 static void tick(struct us_runner *r, struct us_model_cpu *c)
 {
+    if (c->ticks)
+        own_ticks(r, c);
+    if (!c->tick)
+        return;
     c->tick = false;
     run_due(r, c->vcpu);
     set_tick(r);
+}
+
+US_INLINE bool has_tick(const struct us_model_cpu *c)
+{
+    return c->tick || c->ticks;
 }
 
 /* A trace that runs flat out shows the policy its time stamps. */
@@ -432,7 +498,7 @@ static void between_ops(struct us_runner *r, struct us_model_cpu *c)
         r->paused = v;
         us_sim_wait(v);
     }
-    if (US_UNLIKELY(c->tick))
+    if (US_UNLIKELY(has_tick(c)))
         tick(r, c);
 }
 
@@ -515,7 +581,7 @@ static void cpu_loop(void *context, unsigned cpu)
     for (;;) {
         struct us_model_task *t;
 
-        if (c->tick && !r->stop)
+        if (has_tick(c) && !r->stop)
             tick(r, c);
         t = r->stop || r->pause ? NULL : us_sched_next(r, c);
         if (t) {

@@ -53,7 +53,9 @@ struct us_model_cpu {
     struct us_task_queue ready, interrupts;
     struct us_model_task *last; /* whose context it has */
     uint64_t turn_ends;
-    bool idle, in_interrupt, tick;
+    bool idle, in_interrupt;
+    bool tick;  /* what is due is to be done here */
+    bool ticks; /* this CPU's ticks are due */
 };
 
 struct us_message {
@@ -108,6 +110,8 @@ struct us_runner {
     uint64_t events, switches, wakeups, interrupts, steals;
     uint64_t next_poll;
     bool running_due;
+    uint64_t tick_now;   /* policy's clock when the ticks under way became due */
+    unsigned ticks_left; /* CPUs that have not run theirs */
 
     bool poll_is_due;
     struct us_vcpu *looker; /* who asked for a look */

@@ -267,7 +267,7 @@ void us_sched_start(struct us_runner *r)
 
         c->ready = c->interrupts = (struct us_task_queue){0};
         c->last = NULL;
-        c->in_interrupt = c->tick = false;
+        c->in_interrupt = c->tick = c->ticks = false;
         us_sched_set_idle(r, c, true);
     }
     r->nready = 0;

@@ -104,6 +104,8 @@ bool us_fence(struct us_machine *m, const struct us_flight *f, enum us_mode mode
     atomic_fetch_add_explicit(&m->fences, 1, memory_order_relaxed);
     if (v) {
         us_sim_settle(v);
+        if (cpu == v->id) /* nothing runs there but this */
+            return true;
         interrupt_other(v, cpu);
         us_sim_spend(v, v->phase, v->sim->cost.interrupt);
         us_sim_settle(v);

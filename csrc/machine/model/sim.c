@@ -159,6 +159,7 @@ static void run_events(struct us_sim *s)
            (s->nheap == 0 || s->timer[0].at <= s->heap[0].clock)) {
         struct us_timer timer = take_timer(s);
 
+        s->event_now = timer.at;
         s->shown_ns = timer.at / 1000;
         timer.event(timer.context, timer.argument);
     }

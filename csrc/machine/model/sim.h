@@ -92,6 +92,7 @@ struct us_sim {
     uint32_t ntimers, timer_room;
     uint64_t timer_turn;
     uint64_t event_limit; /* later ones do not happen */
+    uint64_t event_now;   /* time of the last one */
     uint64_t horizon;     /* nobody but who runs has anything to do before */
     uint32_t horizon_cpu; /* at that time: from this number on */
     uint64_t comparisons; /* in both heaps */

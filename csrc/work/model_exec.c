@@ -163,15 +163,19 @@ static uint64_t due_ps(const struct us_runner *r)
     return ns * 1000;
 }
 
-static void run_due(struct us_runner *r, struct us_vcpu *v)
+static void enter_tick(struct us_runner *r, struct us_vcpu *v)
+{
+    r->interrupts++;
+    us_sim_spend(v, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
+}
+
+static void run_due(struct us_runner *r)
 {
     enum us_phase before;
 
     if (r->running_due)
         return;
     r->running_due = true;
-    r->interrupts++;
-    us_sim_spend(v, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
     before = us_phase_set(US_PHASE_SLOW);
     us_allocator_run_due(r->heap.allocator);
     us_phase_set(before);
@@ -242,8 +246,6 @@ static void own_ticks(struct us_runner *r, struct us_model_cpu *c)
     enum us_phase before;
 
     c->ticks = false;
-    r->interrupts++;
-    us_sim_spend(c->vcpu, US_PHASE_INTERRUPT, r->sim->cost.interrupt);
     before = us_phase_set(US_PHASE_SLOW);
     us_allocator_ticks_on(r->heap.allocator, c->vcpu->id, r->tick_now);
     us_phase_set(before);
@@ -255,12 +257,13 @@ static void own_ticks(struct us_runner *r, struct us_model_cpu *c)
 
 static void tick(struct us_runner *r, struct us_model_cpu *c)
 {
+    enter_tick(r, c->vcpu);
     if (c->ticks)
         own_ticks(r, c);
     if (!c->tick)
         return;
     c->tick = false;
-    run_due(r, c->vcpu);
+    run_due(r);
     set_tick(r);
 }
 

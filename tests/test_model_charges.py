@@ -141,6 +141,8 @@ def test_a_slow_free_of_slub_partial_takes_no_lock() -> None:
     # slub_facts 1.2: one exchange; who frees into a full slab adopts it, without list_lock.
     assert of_frees(near, "slub-partial", "lock", 5) == [0, 0, 0, 0, 0]
     assert of_frees(far, "slub-partial", "lock", 5)[1:] == [0, 0, 0, 0]
+    # An exchange is one locked operation; FREE_SLOWPATH, FREE_FROZEN and which node's it is: 3.
+    assert of_frees(far, "slub-partial", "atomic", 3)[1:] == [FLIGHT + 1 + 3] * 2
 
 
 def test_a_far_free_of_slab_takes_the_alien_arrays_lock() -> None:
@@ -160,6 +162,8 @@ def test_far_frees_of_slqb_lock_once_a_batch() -> None:
 def test_far_frees_of_sheaves_go_to_slabs_without_a_lock() -> None:
     # slub_facts 1.3: objects of other nodes go straight to their slabs, by one exchange.
     assert of_frees(far, "sheaves", "lock", 5)[1:] == [0, 0, 0, 0]
+    # FREE_SLOWPATH is counted, and that it is of another node.
+    assert of_frees(far, "sheaves", "atomic", 3)[1:] == [FLIGHT + 1 + 2] * 2
 
 
 # ---- lines -----------------------------------------------------------------------------------

@@ -24,7 +24,14 @@
 
 /* What one operation runs in its sequence and around it, counted in native/rseq_slow.c's compiled
  * form; of a batch's objects region.c knows. */
-enum { RUNS_CLOSE = 60, RUNS_OPEN = 30, RUNS_SINGLE = 40, RUNS_WORD = 40 };
+enum {
+    RUNS_CLOSE = 60,
+    RUNS_OPEN = 30,
+    RUNS_SINGLE = 80,
+    RUNS_WORD = 55,
+    RUNS_SWAP = 75,
+    RUNS_BATCH = 110, /* beside region.c's */
+};
 
 /* ---- life -------------------------------------------------------------------------------------
  */
@@ -385,6 +392,7 @@ unsigned us_local_take_oldest(struct us_local *l, struct us_flight *f, void **ou
     bool held;
 
     IN_SEQUENCE(l, us_rseq_take_oldest(l, out, n, seen, cpu));
+    us_runs(RUNS_BATCH);
     held = hold(l, f, &h);
     *cpu = h.cpu;
     if (!held)
@@ -423,6 +431,7 @@ unsigned us_local_add(struct us_local *l, struct us_flight *f, void **in, unsign
     bool held;
 
     IN_SEQUENCE(l, us_rseq_add(l, in, n, base, seen, cpu));
+    us_runs(RUNS_BATCH);
     held = hold(l, f, &h);
     *cpu = h.cpu;
     if (!held)
@@ -630,7 +639,7 @@ static bool swap(struct us_local *l, struct us_flight *f, unsigned w, unsigned c
     bool done;
 
     IN_SEQUENCE(l, us_rseq_swap(l, w, cpu, from, to));
-    us_runs(RUNS_WORD);
+    us_runs(RUNS_SWAP);
     if (!hold(l, f, &h))
         return false;
     done = h.cpu == cpu && us_sheaves_swap_c(h.region, w, from, to);

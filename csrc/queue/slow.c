@@ -48,7 +48,7 @@ US_NOINLINE void us_ring_free_slow(struct us_cache *c, const struct us_ring_leve
 {
     struct us_flight f;
 
-    us_runs(45);
+    us_runs(98);
     us_reads(&c->slabs, sizeof(c->slabs));
     if (!object)
         return;
@@ -96,7 +96,7 @@ US_NOINLINE void *us_ring_alloc_slow(struct us_cache *c, const struct us_ring_le
     unsigned cpu, local;
     void *object;
 
-    us_runs(45);
+    us_runs(68);
     us_reads(&c->machine, sizeof(c->machine));
     if (US_UNLIKELY(!us_flight_try(c->machine, &f)))
         return NULL;

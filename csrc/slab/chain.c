@@ -5,6 +5,7 @@ bool us_slab_knows(struct us_cache *c, const struct us_slab *s, const void *obje
 {
     enum us_misuse_kind kind;
 
+    us_runs(22);
     if (!us_in_range(&c->slabs->range, object))
         kind = US_MISUSE_OUTSIDE;
     else if (!s || (us_slab_state(s) & US_SLAB_LARGE))
@@ -23,7 +24,7 @@ void *us_slab_pop_free(const struct us_cache *c, struct us_slab *s)
 {
     void *object = s->freelist, *next;
 
-    us_runs(8);
+    us_runs(28);
     us_writes(s, sizeof(*s));
     if (!us_slab_read_link(c, s, object, &next) || (next == NULL) != (s->free == 1))
         return NULL;
@@ -34,7 +35,7 @@ void *us_slab_pop_free(const struct us_cache *c, struct us_slab *s)
 
 void us_slab_set_local(struct us_slab *s, void *head, uint32_t size)
 {
-    us_runs(3);
+    us_runs(4);
     us_writes(s, sizeof(*s));
     s->local.head = head;
     __atomic_store_n(&s->local.count, size, __ATOMIC_RELAXED); /* statistics may be looking */
@@ -45,7 +46,7 @@ bool us_slab_pop_local(const struct us_cache *c, struct us_slab *s, void **objec
     const uint32_t size = us_list_size(s->local.count);
     void *next;
 
-    us_runs(10);
+    us_runs(36);
     *object = s->local.head;
     if (size == 0 || !us_slab_read_link(c, s, *object, &next) || (next == NULL) != (size == 1))
         return false;
@@ -58,6 +59,7 @@ bool us_slab_return_local(const struct us_cache *c, struct us_slab *s)
     uint32_t size = us_list_size(s->local.count);
     void *object = s->local.head, *next;
 
+    us_runs(37 + 12 * (uint64_t)size);
     if (s->free + size > us_slab_objects(s))
         return false;
     for (; size > 0; size--) {
@@ -88,6 +90,7 @@ bool us_slab_walk_local(const struct us_cache *c, const struct us_slab *s, uint3
     const uint32_t most = us_slab_objects(s);
     void *object = __atomic_load_n(&s->local.head, __ATOMIC_RELAXED), *next;
 
+    us_runs(22);
     *size = 0;
     while (object && *size < most && us_slab_read_link(c, s, object, &next)) {
         object = next;
@@ -120,6 +123,7 @@ struct us_slab *us_slab_settle(struct us_cache *c, unsigned cpu, struct us_list 
     const uint64_t pops = us_list_pops(list->count);
     uint32_t size;
 
+    us_runs(32);
     if (us_slab_walk_local(c, s, &size)) {
         us_local_harvest(&c->local, cpu, pops, size + pops - us_list_size(list->count));
     } else {

@@ -34,7 +34,7 @@ enum us_put us_chained_put(struct us_cache *c, struct us_flight *f, struct us_pa
     for (;; ++*lost) {
         const struct us_pair old = us_pair_look(s);
 
-        us_runs(45);
+        us_runs(66);
         if (is_free_already(s, &old, chain)) {
             us_report_misuse(c, US_MISUSE_DOUBLE_FREE, chain->head);
             return US_PUT_REFUSED;
@@ -66,6 +66,7 @@ enum us_put us_chained_put(struct us_cache *c, struct us_flight *f, struct us_pa
 static bool follow(const struct us_cache *c, const struct us_slab *s, const void *object,
                    uint32_t n, void **next)
 {
+    us_runs(27);
     return us_slab_read_link(c, s, object, next) && (*next == NULL) == (n == 1);
 }
 

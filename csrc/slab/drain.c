@@ -42,6 +42,7 @@ uint64_t us_slab_release_chain(struct us_cache *c, struct us_flight *f, unsigned
 {
     uint64_t bytes = 0;
 
+    us_runs(20);
     while (s) {
         struct us_slab *next = s->next;
 

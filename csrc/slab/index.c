@@ -12,7 +12,7 @@ void us_index_fill(struct us_slab *s)
 {
     const uint32_t objects = us_slab_objects(s);
 
-    us_runs(10 + objects);
+    us_runs(20 + 6 * (uint64_t)objects);
     us_writes(s->index, objects * sizeof(*s->index));
     us_writes(s, sizeof(*s));
     for (uint32_t i = 0; i + 1 < objects; i++)
@@ -35,7 +35,7 @@ unsigned us_slab_index_take(struct us_cache *c, struct us_slab *s, void **out, u
         s->first = s->index[i];
         s->index[i] = US_INDEX_OUT;
     }
-    us_runs(15 + 9 * taken);
+    us_runs(15 + 24 * taken);
     return taken;
 }
 
@@ -49,7 +49,7 @@ bool us_slab_index_put(struct us_cache *c, struct us_slab *s, void *object)
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);
         return false;
     }
-    us_runs(15);
+    us_runs(26);
     us_writes(s, sizeof(*s));
     us_writes(&s->index[i], sizeof(uint32_t));
     s->index[i] = s->first;

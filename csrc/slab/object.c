@@ -12,7 +12,7 @@ bool us_object_at(const struct us_cache *c, const struct us_slab *s, const void 
 {
     uint64_t offset = (uint64_t)((const char *)address - us_slab_objects_base(c, s));
 
-    us_runs(14);
+    us_runs(30);
     us_reads(&c->slabs, sizeof(c->slabs));
     us_reads(&c->geometry, 1);
     us_reads(&c->reciprocal, sizeof(c->reciprocal));
@@ -123,6 +123,7 @@ static enum us_misuse_kind stranger(const struct us_cache *c, const void *object
 bool us_object_returns(struct us_cache *c, const struct us_slab *s, const void *object,
                        uint32_t *index)
 {
+    us_runs(27);
     if (US_UNLIKELY(s == NULL || s->cache != c || us_cache_slab(c, object) != s)) {
         us_report_misuse(c, stranger(c, object), object);
         return false;
@@ -167,7 +168,7 @@ void us_slab_thread(struct us_cache *c, struct us_slab *s)
     uint32_t objects = us_slab_objects(s);
     char *object = us_slab_objects_base(c, s);
 
-    us_runs(10 + 4 * (uint64_t)objects);
+    us_runs(14 + 8 * (uint64_t)objects);
     us_writes(s, sizeof(*s));
     s->freelist = object;
     s->free = objects;

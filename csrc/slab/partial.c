@@ -118,7 +118,7 @@ static enum us_put put_locked(struct us_cache *c, struct us_flight *f, struct us
     const bool was_full = s->free == 0, empty = s->free + 1 == us_slab_objects(s);
     enum us_put done;
 
-    us_runs(30);
+    us_runs(64);
     us_reads(s, sizeof(*s));
     if (is_free_already(s, object)) {
         us_report_misuse(c, US_MISUSE_DOUBLE_FREE, object);

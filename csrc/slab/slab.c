@@ -188,7 +188,7 @@ struct us_slab *us_slab_new_at(struct us_cache *c, struct us_flight *f, unsigned
     struct shape shape = {0};
     uint32_t *index;
 
-    us_runs(40);
+    us_runs(72);
     check_cache(c);
     if (f->nested && constructor_suspends(c))
         return NULL;
@@ -229,7 +229,7 @@ void us_slab_release(struct us_cache *c, struct us_flight *f, struct us_slab *s)
     unsigned order = us_slab_order(s);
     uint32_t *index = c->geometry.index_bytes ? s->index : NULL;
 
-    us_runs(40);
+    us_runs(60);
     us_reads(s, sizeof(*s));
     us_updates(&c->nr_slabs[s->node], sizeof(*c->nr_slabs));
     us_updates(&c->nr_objects[s->node], sizeof(*c->nr_objects));

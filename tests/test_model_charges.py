@@ -219,7 +219,7 @@ def test_a_prefetched_link_is_there_when_it_is_needed(policy: str) -> None:
 
 # ---- phases ----------------------------------------------------------------------------------
 
-SECOND_LEVEL = {"slab", "slqb", "sheaves", "slub-partial"}
+SECOND_LEVEL = {"unified", "unified-v4", "slab", "slqb", "sheaves", "slub-partial"}
 
 
 def to_and_fro() -> us.Workload:

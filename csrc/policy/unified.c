@@ -103,15 +103,17 @@ uint32_t us_unified_refill_size(const struct us_cache *c, const struct us_flight
 static unsigned take_top(struct us_flight *f, struct us_queue *q, void **out, uint32_t want,
                          bool *refused)
 {
-    unsigned n;
+    const enum us_phase before = us_phase_set(US_PHASE_SECOND);
+    unsigned n = 0;
 
     if (!us_lock_take(f, us_queue_lock(q))) {
         *refused = true;
-        return 0;
+    } else {
+        n = us_ring_take_top_c(q->ring, out, want, US_SEEN_TOUCH);
+        us_queue_touch(q);
+        us_lock_drop(f, us_queue_lock(q));
     }
-    n = us_ring_take_top_c(q->ring, out, want, US_SEEN_TOUCH);
-    us_queue_touch(q);
-    us_lock_drop(f, us_queue_lock(q));
+    us_phase_set(before);
     return n;
 }
 
@@ -245,15 +247,21 @@ static void *alloc_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, 
 {
     const struct us_unified *st = us_unified_of(c);
     struct us_queue *a = us_unified_alien(c, cpu, node);
+    enum us_phase before;
     void *object = NULL;
 
+    us_runs(30);
     if (!a)
         return refill_alien(c, f, cpu, node, flags, 1);
-    if (!us_lock_take(f, us_queue_lock(a)))
+    before = us_phase_set(US_PHASE_SECOND);
+    if (!us_lock_take(f, us_queue_lock(a))) {
+        us_phase_set(before);
         return NULL;
+    }
     if (us_ring_pop_c(a->ring, &object))
         us_queue_touch(a);
     us_lock_drop(f, us_queue_lock(a));
+    us_phase_set(before);
     if (object) {
         us_count(c, cpu, US_UNIFIED_ALLOC_ALIEN);
         return object;
@@ -290,6 +298,7 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
     const uint32_t batch = us_unified_of(c)->batch;
     struct us_queue *a = us_unified_alien(c, cpu, node);
     void *buffer[batch];
+    enum us_phase before;
     unsigned drained = 0;
 
     us_runs(30);
@@ -299,12 +308,16 @@ static bool free_alien(struct us_cache *c, struct us_flight *f, unsigned cpu, un
         us_unified_drain(c, f, cpu, &object, 1);
         return true;
     }
-    if (!us_lock_take(f, us_queue_lock(a)))
+    before = us_phase_set(US_PHASE_SECOND);
+    if (!us_lock_take(f, us_queue_lock(a))) {
+        us_phase_set(before);
         return false;
+    }
     if (us_queue_size(a) >= a->capacity)
         drained = us_ring_take_oldest_c(a->ring, buffer, batch, US_SEEN_COMMIT);
     us_ring_add_c(a->ring, &object, 1, drained ? US_SEEN_COMMIT : US_SEEN_TOUCH);
     us_lock_drop(f, us_queue_lock(a));
+    us_phase_set(before);
     us_count(c, cpu, drained ? US_UNIFIED_FREE_ALIEN_SLOW : US_UNIFIED_FREE_ALIEN);
     if (drained) {
         us_stat_add(c, cpu, US_OBJECTS_MOVED, drained);
@@ -329,6 +342,7 @@ uint32_t us_unified_shared_room(const struct us_cache *c, const struct us_queue 
 unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned cpu,
                               struct us_queue *q, void **object, unsigned n)
 {
+    const enum us_phase before = us_phase_set(US_PHASE_SECOND);
     unsigned added = 0;
 
     if (us_lock_take(f, us_queue_lock(q))) {
@@ -336,6 +350,7 @@ unsigned us_unified_to_shared(struct us_cache *c, struct us_flight *f, unsigned 
         us_queue_touch(q);
         us_lock_drop(f, us_queue_lock(q));
     }
+    us_phase_set(before);
     if (added < n)
         us_unified_drain(c, f, cpu, object, n - added);
     return added;

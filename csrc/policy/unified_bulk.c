@@ -18,17 +18,22 @@ static unsigned take_refill(struct us_cache *c, struct us_flight *f, size_t left
     const unsigned cpu = us_cpu_now(c->machine), node = us_node_of_cpu(c->machine, cpu);
     struct us_queue *q = us_unified_shared(c, cpu);
     uint32_t want = us_unified_refill_size(c, f, cpu);
+    enum us_phase before;
     unsigned n;
 
     if (f->nested || !q || want < 2 || left < want || us_queue_size(q) == 0 ||
         us_ring_size(us_local_ring(&c->local, cpu)) != 0)
         return 0;
     us_unified_check_deferred(c, f, node);
-    if (!us_lock_take(f, us_queue_lock(q)))
+    before = us_phase_set(US_PHASE_SECOND);
+    if (!us_lock_take(f, us_queue_lock(q))) {
+        us_phase_set(before);
         return 0;
+    }
     n = us_ring_pop_batch_c(q->ring, out, want);
     us_queue_touch(q);
     us_lock_drop(f, us_queue_lock(q));
+    us_phase_set(before);
     if (n == 0)
         return 0;
     us_unified_stir(c);

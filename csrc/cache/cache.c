@@ -195,6 +195,9 @@ static bool open_memory(struct us_allocator *a, const struct us_allocator_option
     if (!a->machine ||
         !us_machine_model(a->machine, o->model_costs, o->model_caches, o->model_smt, e))
         return false;
+    /* A free reads of both: where they lie is the model's business too. */
+    (void)us_maps(a->machine, a->machine->cpu, a->machine->ncpus * sizeof(*a->machine->cpu), 0);
+    (void)us_maps(a->machine, a, sizeof(*a), 0);
     us_lock_init(&a->config, US_LOCK_CONFIG);
     a->memory = us_memory_create(a->machine, &memory, e);
     if (!a->memory || !us_slabs_init(&a->slabs, a->memory, e))

@@ -459,6 +459,25 @@ static void ask_ahead(struct us_vcpu *v, uint32_t line, uint64_t ps)
     v->prefetch[v->nprefetch++].ready = v->clock + ps;
 }
 
+/* The youngest line of its set in L1, and no other core has to be told: what most accesses are. */
+US_INLINE bool is_at_hand(struct us_vcpu *v, const struct us_directory *d, struct line *e,
+                          uint32_t line, enum us_access access)
+{
+    const struct us_core *k = v->core;
+    const struct us_tag *youngest = l1_set(d, k, line);
+
+    if (access > US_WRITE || v->nprefetch > 0 || d->l1_ways == 0 || youngest->line != line ||
+        youngest->version != e->version || e->version == 0)
+        return false;
+    if (access == US_WRITE) {
+        if (e->owner != (uint16_t)(k - d->sim->core) || (e->flags & SHARED))
+            return false;
+        e->flags |= DIRTY;
+    }
+    v->line_count[US_LINE_l1]++;
+    return true;
+}
+
 US_INLINE void one_line(struct us_vcpu *v, struct us_directory *d, uint64_t address,
                         enum us_access access)
 {
@@ -467,6 +486,8 @@ US_INLINE void one_line(struct us_vcpu *v, struct us_directory *d, uint64_t addr
     enum us_line_kind kind;
     uint64_t ps;
 
+    if (US_LIKELY(is_at_hand(v, d, e, line, access)))
+        return;
     if (US_UNLIKELY(e->version == 0))
         meet(d, v->core, e, line);
     kind = access == US_WRITE || access == US_UPDATE ? write_line(d, v->core, e, line)

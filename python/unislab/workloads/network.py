@@ -19,6 +19,8 @@ request is sent, and emptied at the end, as by ``ifup`` and ``ifdown``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
 from collections.abc import Iterable
 
 from unislab import ops
@@ -52,6 +54,7 @@ class _Network:
     app_cpus: tuple[int, ...]
     pinned: bool
     rx_ring: int
+    rx_queues: int
     delay_ns: int
     size: int
     interrupt_cycles: int
@@ -67,6 +70,7 @@ class _Network:
         app_cpus: int | Iterable[int] | None,
         pinned: bool,
         rx_ring: int,
+        rx_queues: int,
         round_trip: float | str,
         size: int,
         stack_cycles: int,
@@ -83,12 +87,17 @@ class _Network:
             app_cpus=several_cpus("app_cpus", own, cpus),
             pinned=pinned,
             rx_ring=whole("rx_ring={}", rx_ring, 1, 2**16),
+            rx_queues=whole("rx_queues={}", rx_queues, 1, 1024),
             delay_ns=parse_time(round_trip),
             size=whole("size={}", size, 1, 1400),
             interrupt_cycles=stack // 2,
             task_cycles=stack - stack // 2 + whole("app_cycles={}", app_cycles, 0, MOST_CYCLES),
             transactions=rounds("transactions={}", transactions),
         )
+
+    def queue(self, number: int) -> tuple[int, int]:
+        """Interrupt CPU (its position) and receive queue of a stream: a hash's choice."""
+        return number % len(self.irq_cpus), random.Random(number).randrange(self.rx_queues)
 
     def placed(self, number: int) -> tuple[int, ...]:
         """CPUs of a stream's task: its own in turn, or all."""
@@ -103,6 +112,7 @@ def tcp_rr(
     app_cpus: int | Iterable[int] | None = None,
     pinned: bool = False,
     rx_ring: int = 256,
+    rx_queues: int = 1,
     remote: bool = True,
     round_trip: float | str = "60 us",
     size: int = 1,
@@ -132,7 +142,11 @@ def tcp_rr(
         Stream n stays on the n-th of these CPUs, modulo their number; by default all are free to
         move between them.
     rx_ring : int
-        Buffers allocated ahead by each interrupt CPU; 256 is a usual default of drivers.
+        Buffers allocated ahead in each receive queue; 256 is a usual default of drivers.
+    rx_queues : int
+        Receive queues of each interrupt CPU, each with a ring of its own. A card with several
+        hashes streams to queues; how many fall on one is chance, so rings turn at different speeds
+        and buffers come back in another order than they were allocated in.
     remote : bool
         The other end is another host.  False: netperf to localhost, both ends are tasks here and
         each frees what the other sent; there is no ring, no interrupt and no round trip then.
@@ -174,6 +188,7 @@ def tcp_rr(
         app_cpus,
         pinned,
         rx_ring,
+        rx_queues,
         round_trip,
         size,
         stack_cycles,
@@ -193,6 +208,7 @@ def udp_rr(
     app_cpus: int | Iterable[int] | None = None,
     pinned: bool = False,
     rx_ring: int = 256,
+    rx_queues: int = 1,
     remote: bool = True,
     round_trip: float | str = "60 us",
     size: int = 1,
@@ -207,8 +223,8 @@ def udp_rr(
 
     Parameters
     ----------
-    streams, cpus, irq_cpus, app_cpus, pinned, rx_ring, remote, round_trip, size, app_cycles, \
-transactions
+    streams, cpus, irq_cpus, app_cpus, pinned, rx_ring, rx_queues, remote, round_trip, size, \
+app_cycles, transactions
         As for :func:`tcp_rr`.
     stack_cycles : int
         Two thirds of TCP's, estimated: no sequence numbers, timers and acknowledgements.
@@ -230,6 +246,7 @@ transactions
         app_cpus,
         pinned,
         rx_ring,
+        rx_queues,
         round_trip,
         size,
         stack_cycles,
@@ -251,11 +268,14 @@ def _to_host(made: Workload, net: _Network, tx_head: int) -> Workload:
     rx_head = made.add_cache("rx sk_buff", SK_BUFF, kmalloc=True)
     rx_data = made.add_cache("rx data", RX_DATA, kmalloc=True)
     refill = ops.sequence(ops.alloc(rx_head, 0), ops.alloc(rx_data, 1))
-    rings = [PacketQueue(made, net.rx_ring) for _ in net.irq_cpus]
-    done = [made.channel(64) for _ in net.irq_cpus]
+    queues = list(itertools.product(range(len(net.irq_cpus)), range(net.rx_queues)))
+    rings = {queue: PacketQueue(made, net.rx_ring) for queue in queues}
+    done = {queue: made.channel(64) for queue in queues}
+    served = dict.fromkeys(queues, 0)
     for number in range(net.streams):
-        irq = number % len(net.irq_cpus)
-        ring, wire, socket = rings[irq], PacketQueue(made, 1), PacketQueue(made, 1)
+        queue = net.queue(number)
+        served[queue] += 1
+        ring, wire, socket = rings[queue], PacketQueue(made, 1), PacketQueue(made, 1)
         made.add_task(
             ops.barrier(),
             ops.repeat(
@@ -284,20 +304,20 @@ def _to_host(made: Workload, net: _Network, tx_head: int) -> Workload:
                 ops.free([3, 2]),
                 socket.send(4, 5),
             ),
-            ops.send(done[irq]),
-            cpu=net.irq_cpus[irq],
+            ops.send(done[queue]),
+            cpu=net.irq_cpus[queue[0]],
             name=f"rx {number}",
             interrupt=True,
         )
-    for irq, cpu in enumerate(net.irq_cpus):
-        served = len(range(irq, net.streams, len(net.irq_cpus)))
+    for queue in queues:
+        cpu = net.irq_cpus[queue[0]]
         made.add_task(
-            ops.repeat(net.rx_ring, refill, rings[irq].send(0, 1)),
+ops.repeat(net.rx_ring, refill, rings[queue].send(0, 1)),
             ops.barrier(),  # an interrupt leaves this task no time once requests are under way
-            ops.repeat(served, ops.recv(done[irq])),
-            ops.repeat(net.rx_ring, rings[irq].recv(0, 1), ops.free([1, 0])),
+            ops.repeat(served[queue], ops.recv(done[queue])) if served[queue] else ops.sequence(),
+            ops.repeat(net.rx_ring, rings[queue].recv(0, 1), ops.free([1, 0])),
             cpu=cpu,
-            name=f"ring {cpu}",
+            name=f"ring {cpu}" + (f".{queue[1]}" if net.rx_queues > 1 else ""),
         )
     return made
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import types
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
@@ -15,6 +18,7 @@ from unislab.reproduction.run import run_tables
 
 pytestmark = pytest.mark.once
 
+ROOT = Path(__file__).resolve().parents[1]
 ALL = ["T1", "S1", "T2", "T3", "T4", "T5", "X1", "X2", "X3", "X4", "X5"]
 
 
@@ -237,3 +241,68 @@ def test_a_wrong_name_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = output(capsys, "reproduce", "T33")
     assert (code, out) == (2, "")
     assert "no published table 'T33': did you mean 'T3'?" in err and err.count("\n") == 1
+
+
+# ---- the fit ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """tools/fit.py, with no other published figure to be had than those it may read."""
+    spec = importlib.util.spec_from_file_location("fit", ROOT / "tools/fit.py")
+    assert spec and spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def allowed(name: str) -> Any:
+        table = us.published(name)
+        if name == "S1":
+            row = table[table["cache"] == "kmalloc-2048"]
+            return row[["cache", "ALLOC_FASTPATH", "ALLOC_SLOWPATH"]]
+        assert name in ("T1", "T2")
+        return table[["threads", "SLAB"]]
+
+    monkeypatch.setattr(script, "published", allowed)
+    return script
+
+
+def test_the_fit_reads_slab_and_finds_a_network(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is a round trip and a serial part alone: its two constants are found."""
+
+    def ideal(point: points.Point) -> Any:
+        given = dict(point.parameters)
+        trip = us.parse_time(given["round_trip"]) + given["stack_cycles"] / 2.2
+        return types.SimpleNamespace(rate=given["streams"] / trip * 1e9)
+
+    monkeypatch.setattr(fit, "run_point", ideal)
+    made = fit.Fit("T1", None)
+    made.rates = [n / (200e-6 + 3e-6 * n) for n in made.streams]
+    found = made.settle(made.start() | {"irq_cpus": 1, "stack_cycles": 11_000})
+    # 200 us are the round trip and 11 000 cycles of 2.2 GHz; each stream more makes 3 us more
+    assert found["round_trip_ns"] == pytest.approx(195_000, abs=2)
+    assert found["serial_ns"] == pytest.approx(3000, abs=1)
+    assert made.error(found) < 1e-4
+
+
+def test_the_fit_of_the_ring_reads_one_share(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ideal(point: points.Point) -> Any:
+        """A cache whose slow share is that of its ring to 80."""
+        slow = dict(point.parameters)["rx_ring"]
+        calls = {"alloc_slowpath": slow, "alloc_fastpath": 80 - slow}
+        return types.SimpleNamespace(rates=(1.0,), calls=({"kmalloc-2048": calls},))
+
+    monkeypatch.setattr(fit, "run_point", ideal)
+    monkeypatch.setattr(fit, "RINGS", (8, 32, 64))
+    made = fit.Fit("T1", None)
+    ring, share, wanted = fit.fit_ring(made, made.start() | {"irq_cpus": 1}, None)
+    # 32 of 80 is 40 %, and S1 says 40.4 %
+    assert (ring, share) == (32, 40) and wanted == pytest.approx(40.4, abs=0.05)
+
+
+def test_fitted_constants_are_what_workloads_take() -> None:
+    for table in ("T1", "T2"):
+        point = tables.TABLES[table].points(True, 0)["16 threads", "SLAB"]
+        made = us.workloads.tcp_rr(**dict(point.parameters) | {"transactions": 1})
+        given = dict(point.parameters)
+        ahead = given["rx_ring"] * given["rx_queues"] * len(given["irq_cpus"])
+        assert made.counts["allocs"] == 16 * 4 + 2 * ahead  # a head and data each

@@ -15,10 +15,11 @@ What is fitted, over all rows of a table at once (least squares of the logarithm
 ``app_cycles`` moves no rate of SLAB that is limited by the network or by the interrupt CPU, so it
 cannot be told from these columns: it stays the workload's default.
 
-How: a line through the published round trips (streams / rate) is the start; then a pattern search,
-whose steps are halved where none helps. Two interrupt CPUs are taken only when they lessen the
-error by a tenth. Then ``rx_ring``, of some sizes, by T1's SLUB runs under the fitted constants; T2
-was taken on like machines and gets the same.
+How: for each of some ``stack_cycles`` and for one and two interrupt CPUs, a line through the
+published round trips (streams / rate) is the start; then the round trip and the serial part are
+corrected, a few times, by the line through what is missing. Two interrupt CPUs are taken only when
+they lessen the error by a tenth. Then ``rx_ring``, of some sizes, by T1's SLUB runs under the
+fitted constants; T2 was taken on like machines and gets the same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,8 @@ FILE = ROOT / "python/unislab/data/fitted.toml"
 TIMES = Stretches.of("10 ms", "10 ms", measured=1)
 #: Of unislab.workloads.tcp_rr.
 DEFAULT = {"stack_cycles": 12_000, "app_cycles": 4_000, "rx_ring": 24}
-#: First steps of the search, as factors; they are halved so often.
-STEPS = {"round_trip_ns": 1.2, "serial_ns": 1.2, "stack_cycles": 1.3}
-HALVINGS = 2
+STACKS = (4_000, 6_000, 8_000, 10_000, 12_000)
+CORRECTIONS = 4
 LEAST_GAIN = 0.9
 RINGS = (8, 16, 20, 24, 32, 64, 128, 256)
 
@@ -87,25 +87,32 @@ class Fit:
             "serial_ns": round(line.slope * 0.9),
         }
 
-    def search(self, constants: Constants) -> Constants:
-        """A pattern search from there."""
-        steps = dict(STEPS)
-        for _ in range(HALVINGS):
-            while (better := self._better(constants, steps)) is not None:
-                constants = better
-            steps = {name: math.sqrt(factor) for name, factor in steps.items()}
-        return constants
+    def settle(self, constants: Constants) -> Constants:
+        """With the round trip and the serial part that fit best beside the other constants."""
+        tried = [constants]
+        for _ in range(CORRECTIONS):
+            tried.append(self._corrected(tried[-1]))
+        return min(tried, key=self.error)
 
-    def _better(self, constants: Constants, steps: Mapping[str, float]) -> Constants | None:
-        least = self.error(constants) * 0.995
-        tried = _neighbours(constants, steps)
-        return next((one for one in tried if self.error(one) < least), None)
+    def _corrected(self, constants: Constants) -> Constants:
+        """By the line through what is missing, relative errors counting alike."""
+        rows = zip(self.streams, self.rates, self.modelled(constants), strict=True)
+        missing = [(n, n / p * 1e9, n / m * 1e9) for n, p, m in rows]
+        trip, serial = _line([(n, p - m, (1 / p) ** 2) for n, p, m in missing])
+        return constants | {
+            "round_trip_ns": max(1000, constants["round_trip_ns"] + round(trip)),
+            "serial_ns": max(0, constants["serial_ns"] + round(serial)),
+        }
 
     def best(self) -> Constants:
-        """Over numbers of interrupt CPUs."""
+        """Over cycles of the stack and numbers of interrupt CPUs."""
         chosen: Constants | None = None
         for cpus in (1, 2):
-            found = self.search(self.start() | {"irq_cpus": cpus})
+            given = self.start() | {"irq_cpus": cpus}
+            found = min(
+                (self.settle(given | {"stack_cycles": cycles}) for cycles in STACKS),
+                key=self.error,
+            )
             error = self.error(found)
             told = f"{_told(found)}; off by {error:.1%}"
             print(f"{self.table}: {cpus} interrupt CPUs: {told}", flush=True)
@@ -115,10 +122,15 @@ class Fit:
         return chosen
 
 
-def _neighbours(constants: Constants, steps: Mapping[str, float]) -> Iterator[Constants]:
-    for name, factor in steps.items():
-        for moved in (constants[name] * factor, constants[name] / factor):
-            yield constants | {name: round(moved)}
+def _line(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Intercept and slope through points (x, y, weight)."""
+    total = sum(w for _, _, w in points)
+    mean_x = sum(w * x for x, _, w in points) / total
+    mean_y = sum(w * y for _, y, w in points) / total
+    slope = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points) / sum(
+        w * (x - mean_x) ** 2 for x, _, w in points
+    )
+    return mean_y - slope * mean_x, slope
 
 
 def _told(constants: Mapping[str, Any]) -> str:

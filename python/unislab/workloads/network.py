@@ -312,7 +312,7 @@ def _to_host(made: Workload, net: _Network, tx_head: int) -> Workload:
     for queue in queues:
         cpu = net.irq_cpus[queue[0]]
         made.add_task(
-ops.repeat(net.rx_ring, refill, rings[queue].send(0, 1)),
+            ops.repeat(net.rx_ring, refill, rings[queue].send(0, 1)),
             ops.barrier(),  # an interrupt leaves this task no time once requests are under way
             ops.repeat(served[queue], ops.recv(done[queue])) if served[queue] else ops.sequence(),
             ops.repeat(net.rx_ring, rings[queue].recv(0, 1), ops.free([1, 0])),

@@ -271,3 +271,9 @@ def test_a_pass_that_works_for_ever_is_no_error() -> None:
     w = us.Workload("long")
     w.add_task(ops.repeat(2**64 - 1, ops.repeat(2**64 - 1, ops.work(1))))
     assert dict(w.counts) == {"allocs": 0, "frees": 0}
+
+
+def test_slots_may_be_given_as_an_array() -> None:
+    order = np.array([2, 0, 1])
+    assert np.array_equal(ops.free(order), ops.free([2, 0, 1]))
+    assert np.array_equal(ops.free(order[0]), ops.free(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import html
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -250,8 +251,8 @@ def run_tables(
 def _run(
     points: Sequence[Point], executor: Executor | None, progress: bool
 ) -> dict[Point, Outcome]:
-    from tqdm.auto import tqdm
-
+    # Its form for notebooks warns where widgets are missing: only where a bar is wanted.
+    tqdm = importlib.import_module("tqdm.auto" if progress else "tqdm").tqdm
     outcomes = {}
     with tqdm(total=len(points), disable=not progress, unit="run", leave=False) as bar:
         if executor is None:

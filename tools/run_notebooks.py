@@ -33,7 +33,7 @@ def run(path: Path) -> None:
     """Execute one notebook and write it back."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
-        notebook, timeout=300, kernel_name="python3", record_timing=False, coalesce_streams=True
+        notebook, timeout=1200, kernel_name="python3", record_timing=False, coalesce_streams=True
     ).execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

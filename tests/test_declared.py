@@ -21,7 +21,7 @@ import pytest
 
 import unislab as us
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.every_policy]
 
 LINE = 64
 OP = struct.Struct("=16sQQ")

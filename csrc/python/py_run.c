@@ -16,6 +16,7 @@ typedef struct {
     struct us_py_state *state;
     struct us_py_allocator *allocator; /* NULL: another heap */
     PyObject *caches;                  /* tuple of Cache handles in use */
+    struct us_cache **core;            /* of each, when the Runner was made */
     _Atomic bool busy;
 } runner_object;
 
@@ -38,7 +39,8 @@ static void unpin(runner_object *self, struct pinned *p)
     atomic_store(&self->busy, false);
 }
 
-static bool pin_heap(runner_object *self, struct pinned *p)
+/* A Runner that ends, `ending`, does without the caches that were destroyed. */
+static bool pin_heap(runner_object *self, struct pinned *p, struct us_runner *ending)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(self->caches);
 
@@ -52,16 +54,22 @@ static bool pin_heap(runner_object *self, struct pinned *p)
         PyErr_NoMemory();
         return false;
     }
-    for (; p->ncaches < n; p->ncaches++) {
-        PyObject *cache = PyTuple_GET_ITEM(self->caches, p->ncaches);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *cache = PyTuple_GET_ITEM(self->caches, i);
 
-        if (!us_py_enter_cache(&p->cache[p->ncaches], (struct us_py_cache *)cache))
+        if (us_py_enter_cache(&p->cache[p->ncaches], (struct us_py_cache *)cache)) {
+            p->ncaches++;
+            continue;
+        }
+        if (!ending)
             return false;
+        PyErr_Clear();
+        us_runner_forget_cache(ending, self->core[i]);
     }
     return true;
 }
 
-static bool pin(runner_object *self, struct pinned *p)
+static bool pin_for(runner_object *self, struct pinned *p, struct us_runner *ending)
 {
     memset(p, 0, sizeof(*p));
     if (atomic_exchange(&self->busy, true)) {
@@ -69,10 +77,15 @@ static bool pin(runner_object *self, struct pinned *p)
                         "this Runner works in another thread; make one for each thread");
         return false;
     }
-    if (pin_heap(self, p))
+    if (pin_heap(self, p, ending))
         return true;
     unpin(self, p);
     return false;
+}
+
+static bool pin(runner_object *self, struct pinned *p)
+{
+    return pin_for(self, p, NULL);
 }
 
 /* The scripted machine keeps the GIL: its calls come one at a time. */
@@ -138,6 +151,11 @@ static bool keep_heap(runner_object *self, PyObject *allocator, PyObject *handle
 {
     if (!(self->caches = PySequence_Tuple(handles)))
         return false;
+    self->core = PyMem_Calloc((size_t)PyTuple_GET_SIZE(self->caches) + 1, sizeof(*self->core));
+    if (!self->core) {
+        PyErr_NoMemory();
+        return false;
+    }
     if (o->heap != US_HEAP_ALLOCATOR)
         return true;
     if (!PyObject_TypeCheck(allocator, (PyTypeObject *)self->state->allocator_type)) {
@@ -163,6 +181,8 @@ static bool create(runner_object *self, PyObject *program[3], struct us_run_opti
 
     if (!pin(self, &pinned))
         return false;
+    for (Py_ssize_t i = 0; i < pinned.ncaches; i++)
+        self->core[i] = ((struct us_py_cache *)PyTuple_GET_ITEM(self->caches, i))->core;
     if (us_py_program_parse(&p, program[0], program[1], program[2])) {
         o->allocator = self->allocator ? self->allocator->core : NULL;
         o->poll = signal_raised;
@@ -218,7 +238,7 @@ static void end_runner(runner_object *self)
     if (!runner)
         return;
     self->runner = NULL;
-    if (!pin(self, &p)) {
+    if (!pin_for(self, &p, runner)) {
         PyErr_Clear();
         us_runner_forget(runner); /* the allocator took its objects along */
         us_runner_destroy(runner);
@@ -252,6 +272,7 @@ static void runner_dealloc(PyObject *op)
     PyErr_Restore(saved_type, saved_value, saved_traceback);
     Py_CLEAR(self->allocator);
     Py_CLEAR(self->caches);
+    PyMem_Free(self->core);
     type->tp_free(op);
     Py_DECREF(type);
 }

@@ -363,6 +363,11 @@ enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, str
     return US_OK;
 }
 
+void us_runner_forget_cache(struct us_runner *r, const struct us_cache *cache)
+{
+    us_heap_forget(&r->heap, cache);
+}
+
 void us_runner_forget(struct us_runner *r)
 {
     for (unsigned i = 0; i < r->ntasks; i++)

@@ -60,6 +60,8 @@ enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak,
 void us_runner_clean(struct us_runner *r);
 /* Its allocator is gone, and with it what was live. */
 void us_runner_forget(struct us_runner *r);
+/* One of its caches is gone; all it can do now is to be destroyed. */
+void us_runner_forget_cache(struct us_runner *r, const struct us_cache *cache);
 void us_runner_destroy(struct us_runner *r);
 void us_runner_set_poll_context(struct us_runner *r, void *context);
 

@@ -70,6 +70,12 @@ void us_heap_release(struct us_heap *h)
     h->cache = NULL;
 }
 
+void us_heap_forget(struct us_heap *h, const struct us_cache *cache)
+{
+    for (unsigned i = 0; i < h->ncaches; i++)
+        h->cache[i].gone |= h->cache[i].cache == cache;
+}
+
 bool us_heap_is_special(const struct us_heap *h, const struct us_op *op)
 {
     const struct us_heap_cache *c = &h->cache[op->cache];

@@ -19,6 +19,7 @@ struct us_heap_cache {
     uint64_t size;
     uint64_t touch; /* bytes written at allocation */
     uint64_t align;
+    bool gone; /* destroyed since, with its objects */
 };
 
 struct us_heap {
@@ -46,6 +47,8 @@ US_INLINE unsigned us_word_cache(uint64_t word)
 bool us_heap_init(struct us_heap *h, const struct us_program *p, const struct us_run_options *o,
                   struct us_error *error);
 void us_heap_release(struct us_heap *h);
+/* The cache was destroyed: us_inner_free leaves its objects alone. */
+void us_heap_forget(struct us_heap *h, const struct us_cache *cache);
 /* True when an ALLOC from the cache cannot take the short way below. */
 bool us_heap_is_special(const struct us_heap *h, const struct us_op *op);
 /* Zeroed, on a node, large, or aligned beyond what malloc promises. */

@@ -57,6 +57,6 @@ const char *us_inner_no_memory(const struct us_heap *h, const struct us_op *op, 
 
 void us_inner_free(const struct us_heap *h, uint64_t word)
 {
-    if (word != 0 && word != US_EMPTY_MESSAGE)
+    if (word != 0 && word != US_EMPTY_MESSAGE && !h->cache[us_word_cache(word)].gone)
         us_heap_free(h->kind, h, word);
 }

@@ -195,7 +195,7 @@ static void set_tick(struct us_runner *r)
 /* Nobody will ever go on but for ticks. */
 static bool all_wait(const struct us_runner *r)
 {
-    return r->pending == 0 && r->sim->nheap == 0;
+    return r->pending == 0 && r->sim->nheap == 0 && !r->paused;
 }
 
 static void cpu_ticks_event(void *context, uint64_t cpu)
@@ -295,6 +295,24 @@ static void show_clock(struct us_runner *r, struct us_vcpu *v, uint64_t ns)
 
 /* How a task's turn on a CPU ended. */
 enum outcome { GOES_ON, WAITS, ENDED };
+
+static const char too_long[] = "more than an hour of virtual time in one pass; shorten the workload, "
+                               "or give a duration";
+
+/* Clocks would wrap soon after (53 days). Events that few do not come to the next poll. */
+static const uint64_t farthest_ps = 1ull << 62;
+
+/* Whether the clock can go on by `n` times `ps`; else the run fails. */
+static bool has_time(struct us_model_task *t, const struct us_vcpu *v, uint64_t n, uint64_t ps)
+{
+    uint64_t more;
+
+    if (!__builtin_mul_overflow(n, ps, &more) && more <= farthest_ps &&
+        v->clock <= farthest_ps - more)
+        return true;
+    us_model_fail(t, US_EINVAL, too_long);
+    return false;
+}
 
 static void touch(struct us_runner *r, struct us_vcpu *v, void *object, uint64_t bytes)
 {
@@ -412,9 +430,15 @@ static enum outcome clock_op(struct us_model_task *t, struct us_vcpu *v, const s
     struct us_runner *r = t->run;
 
     if (r->options.pace > 0) {
-        uint64_t at = r->start + (uint64_t)((double)op->arg * (1000.0 / r->options.pace));
+        double ps = (double)op->arg * (1000.0 / r->options.pace);
 
-        return t->served || us_model_until(t, v, at) ? GOES_ON : WAITS;
+        if (t->served)
+            return GOES_ON;
+        if (ps > (double)farthest_ps) /* what no uint64_t may hold */
+            ps = (double)(farthest_ps + 1);
+        if (!has_time(t, v, (uint64_t)ps, 1))
+            return ENDED;
+        return us_model_until(t, v, r->start + (uint64_t)ps) ? GOES_ON : WAITS;
     }
     show_clock(r, v, op->arg);
     return GOES_ON;
@@ -442,6 +466,8 @@ static enum outcome run_op(struct us_model_task *t, struct us_vcpu *v, const str
     case US_OP_TOUCH:
         return touch_op(t, v, op, t->slot[op->slot]);
     case US_OP_WORK:
+        if (!has_time(t, v, op->arg, r->sim->cost.cycle))
+            return ENDED;
         us_sim_work(v, US_PHASE_WORK, op->arg * r->sim->cost.cycle);
         return GOES_ON;
     case US_OP_SEND:
@@ -455,6 +481,8 @@ static enum outcome run_op(struct us_model_task *t, struct us_vcpu *v, const str
     case US_OP_PROGRESS:
         return t->served || us_model_progress(t, v) ? GOES_ON : WAITS;
     case US_OP_SLEEP:
+        if (!t->served && !has_time(t, v, op->arg, 1000))
+            return ENDED;
         return t->served || us_model_until(t, v, v->clock + op->arg * 1000) ? GOES_ON : WAITS;
     case US_OP_MARK:
         t->marks++;
@@ -478,25 +506,39 @@ static void end_task(struct us_model_task *t, struct us_vcpu *v)
         r->stop = true;
 }
 
+/* Signal handlers may call whatever there is, also on this allocator, or fork: they run while no CPU
+ * is inside the allocator. If there always is one, all CPUs stop between two ops. */
+static bool is_quiet(const struct us_runner *r)
+{
+    return r->sim->flights == 0 && !r->sim->gate_owner && !r->running_due;
+}
+
+static void rest(struct us_runner *r)
+{
+    r->rest = true;
+    r->sim->event_limit = 0;
+}
+
 static void between_ops(struct us_runner *r, struct us_model_cpu *c)
 {
     struct us_vcpu *v = c->vcpu;
 
     if (US_UNLIKELY(r->events >= r->next_poll)) {
+        if (r->poll_is_due)
+            rest(r);
         r->next_poll = r->events + POLL_EVENTS;
         r->poll_is_due = true;
         if (v->clock - r->start > MOST_VIRTUAL_PS && !r->stop)
-            stop_with(r, US_EINVAL,
-                      "more than an hour of virtual time in one pass; shorten the "
-                      "workload, or give a duration");
-        us_sim_leave(r->sim);
+            stop_with(r, US_EINVAL, too_long);
     }
+    if (US_UNLIKELY(r->poll_is_due) && is_quiet(r))
+        us_sim_leave(r->sim);
     if (US_UNLIKELY(look_is_due(r, v))) {
         r->looker = v;
         us_sim_leave(r->sim);
     }
     us_sim_settle(v);
-    if (US_UNLIKELY(r->pause)) {
+    if (US_UNLIKELY(r->pause || r->rest)) {
         v->next = r->paused;
         r->paused = v;
         us_sim_wait(v);
@@ -586,14 +628,14 @@ static void cpu_loop(void *context, unsigned cpu)
 
         if (has_tick(c) && !r->stop)
             tick(r, c);
-        t = r->stop || r->pause ? NULL : us_sched_next(r, c);
+        t = r->stop || r->pause || r->rest ? NULL : us_sched_next(r, c);
         if (t) {
             enter_task(r, c, t);
             run_task(r, c, t);
             continue;
         }
         c->in_interrupt = false;
-        if (r->pause && !r->stop) {
+        if ((r->pause || r->rest) && !r->stop) {
             between_ops(r, c);
             continue;
         }
@@ -617,25 +659,45 @@ static void pause_event(void *context, uint64_t now)
     ((struct us_runner *)context)->pause = true;
 }
 
-/* Until nothing can go on, or until `limit`. */
-static void run_until(struct us_runner *r, uint64_t limit)
+static void resume(struct us_runner *r)
 {
     struct us_vcpu *v;
 
-    r->sim->event_limit = limit;
-    if (limit != US_FOREVER)
-        (void)us_sim_at(r->sim, limit, pause_event, r, 0);
-    r->pause = false;
     while ((v = r->paused)) {
         r->paused = v->next;
         us_sim_ready(v);
     }
-    while (!us_sim_run(r->sim)) {
-        look(r);
-        if (r->poll_is_due && polled(r))
-            stop_with(r, US_EBUSY, "stopped");
-        r->poll_is_due = false;
-    }
+}
+
+static void poll(struct us_runner *r)
+{
+    if (!r->poll_is_due || !is_quiet(r))
+        return;
+    r->poll_is_due = false;
+    if (!r->stop && polled(r))
+        stop_with(r, US_EBUSY, "stopped");
+}
+
+/* Until nothing can go on, or until `limit`. */
+static void run_until(struct us_runner *r, uint64_t limit)
+{
+    bool ended;
+
+    if (limit != US_FOREVER)
+        (void)us_sim_at(r->sim, limit, pause_event, r, 0);
+    r->pause = false;
+    resume(r);
+    do {
+        r->rest = false;
+        r->sim->event_limit = limit;
+        do {
+            ended = us_sim_run(r->sim);
+            look(r);
+            poll(r);
+        } while (!ended);
+        if (!r->pause)
+            resume(r);
+    } while (r->rest);
 }
 
 static void begin_pass(struct us_runner *r)
@@ -652,7 +714,7 @@ static void begin_pass(struct us_runner *r)
     r->nrows = 0;
     r->trace_ns = 0;
     r->ndone = 0;
-    r->stop = r->pause = r->failed = r->running_due = false;
+    r->stop = r->pause = r->rest = r->poll_is_due = r->failed = r->running_due = false;
     r->paused = NULL;
     r->looker = NULL;
     for (unsigned i = 0; i < r->ntasks; i++) {
@@ -712,6 +774,29 @@ static uint64_t last_end(const struct us_runner *r)
     return end;
 }
 
+static void add(uint64_t *sums, const uint64_t *of, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        sums[i] += of[i];
+}
+
+/* What was measured is the runner's own: another may run on the machine next, or it may go. */
+static void take_totals(struct us_runner *r)
+{
+    struct us_totals *t = &r->totals;
+
+    *t = (struct us_totals){.comparisons = r->sim->comparisons};
+    for (unsigned cpu = 0; cpu < r->machine->ncpus; cpu++) {
+        const struct us_vcpu *v = &r->sim->vcpu[cpu];
+
+        add(t->time, v->time, US_NPHASES);
+        add(t->line_ps, v->line_ps, US_LINE_NKINDS);
+        add(t->line_count, v->line_count, US_LINE_NKINDS);
+        add(t->lock_ps, v->lock_ps, US_LOCK_NCLASSES);
+        add(t->lock_count, v->lock_count, US_LOCK_NCLASSES);
+    }
+}
+
 static enum us_status finish(struct us_runner *r, struct us_error *error)
 {
     end_pass(r);
@@ -750,6 +835,10 @@ enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *ela
             return error ? error->status : US_EBUSY;
         begin_pass(r);
     }
+    if (ns > (farthest_ps - us_sim_align(r->sim, 0)) / 1000) {
+        fail_text(error, US_EINVAL, too_long);
+        return US_EINVAL;
+    }
     us_sim_align(r->sim, 0);
     us_sim_clear(r->sim);
     for (unsigned i = 0; i < r->ntasks; i++)
@@ -762,10 +851,11 @@ enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *ela
     r->measured_from = from;
     run_until(r, from + ns * 1000);
     check_end(r);
-    if (r->ndone == r->ntasks)
-        r->measured_ns = (last_end(r) - from) / 1000;
-    else
+    if (r->ndone < r->ntasks)
         r->measured_ns = (us_sim_align(r->sim, from + ns * 1000) - from) / 1000;
+    else
+        r->measured_ns = last_end(r) > from ? (last_end(r) - from) / 1000 : 0;
+    take_totals(r);
     if (elapsed_ns)
         *elapsed_ns = r->measured_ns;
     return r->failed ? finish(r, error) : US_OK;
@@ -789,7 +879,9 @@ static enum us_status one_pass(struct us_runner *r, uint64_t *ns, struct us_erro
     run_until(r, US_FOREVER);
     check_end(r);
     *ns = r->measured_ns = (last_end(r) - r->start + 500) / 1000;
-    return finish(r, error);
+    status = finish(r, error);
+    take_totals(r);
+    return status;
 }
 
 enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
@@ -868,10 +960,15 @@ void us_runner_clean(struct us_runner *r)
     r->dirty = false;
 }
 
+void us_runner_forget_cache(struct us_runner *r, const struct us_cache *cache)
+{
+    us_heap_forget(&r->heap, cache);
+}
+
 void us_runner_forget(struct us_runner *r)
 {
     r->dirty = r->begun = false;
-    r->sim = NULL;
+    r->sim = NULL; /* went with the machine */
 }
 
 static void count_word(const struct us_runner *r, uint64_t word, uint64_t *objects, uint64_t *bytes)
@@ -943,6 +1040,7 @@ const struct us_timeline_row *us_runner_timeline(const struct us_runner *r, uint
 
 void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *context)
 {
+    const struct us_totals *t = &r->totals;
     static const char *const phases[] = {
 #define US_ROW(id, name, help) "time." name,
         US_PHASES(US_ROW)
@@ -959,32 +1057,24 @@ void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *con
     } counts[] = {
         {"op.events", r->events},   {"op.switches", r->switches},
         {"op.wakeups", r->wakeups}, {"op.interrupts", r->interrupts},
-        {"op.steals", r->steals},   {"op.comparisons", r->sim->comparisons},
+        {"op.steals", r->steals},   {"op.comparisons", t->comparisons},
     };
     char name[64];
 
-#define SUM(field)                                             \
-    ({                                                         \
-        uint64_t sum = 0;                                      \
-        for (unsigned cpu = 0; cpu < r->machine->ncpus; cpu++) \
-            sum += r->sim->vcpu[cpu].field;                    \
-        sum;                                                   \
-    })
     for (unsigned i = 0; i < US_NPHASES; i++)
-        tell(context, phases[i], SUM(time[i]));
+        tell(context, phases[i], t->time[i]);
     for (unsigned i = 0; i < US_LOCK_NCLASSES; i++) {
         snprintf(name, sizeof(name), "lock.%s", us_lock_class_name((enum us_lock_class)i));
-        tell(context, name, SUM(lock_ps[i]));
+        tell(context, name, t->lock_ps[i]);
         snprintf(name, sizeof(name), "lock_count.%s", us_lock_class_name((enum us_lock_class)i));
-        tell(context, name, SUM(lock_count[i]));
+        tell(context, name, t->lock_count[i]);
     }
     for (unsigned i = 0; i < US_LINE_NKINDS; i++) {
         snprintf(name, sizeof(name), "lines.%s", kinds[i]);
-        tell(context, name, SUM(line_ps[i]));
+        tell(context, name, t->line_ps[i]);
         snprintf(name, sizeof(name), "lines_count.%s", kinds[i]);
-        tell(context, name, SUM(line_count[i]));
+        tell(context, name, t->line_count[i]);
     }
-#undef SUM
     for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         tell(context, counts[i].name, counts[i].value);
 }

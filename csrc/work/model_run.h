@@ -70,6 +70,14 @@ struct us_model_channel {
     struct us_task_queue senders, receivers; /* wait */
 };
 
+/* Of all CPUs in the measured part. */
+struct us_totals {
+    uint64_t time[US_NPHASES];
+    uint64_t line_ps[US_LINE_NKINDS], line_count[US_LINE_NKINDS];
+    uint64_t lock_ps[US_LOCK_NCLASSES], lock_count[US_LOCK_NCLASSES];
+    uint64_t comparisons;
+};
+
 struct us_runner {
     struct us_heap heap;
     struct us_run_options options;
@@ -87,6 +95,7 @@ struct us_runner {
     bool begun; /* a pass is under way */
     bool stop;  /* every CPU goes idle at its next op */
     bool pause; /* every CPU waits in `paused` at its next op */
+    bool rest;  /* likewise, for a moment */
     bool failed, dirty;
     struct us_error error;
     unsigned ndone;
@@ -108,6 +117,7 @@ struct us_runner {
     uint64_t trace_ns;   /* largest CLOCK shown */
     uint64_t pending;    /* events that will wake somebody */
     uint64_t events, switches, wakeups, interrupts, steals;
+    struct us_totals totals;
     uint64_t next_poll;
     bool running_due;
     uint64_t tick_now;   /* policy's clock when the ticks under way became due */

@@ -47,6 +47,7 @@ static void let_sender(struct us_model_channel *c, struct us_vcpu *waker, uint64
     if (!t)
         return;
     put_message(c, t->word, now + t->at->arg * 1000);
+    t->word = 0;
     serve(t, waker, now);
 }
 

@@ -7,6 +7,7 @@ interrupts (2 us).
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 from collections.abc import Mapping
@@ -519,6 +520,109 @@ def runner_of(alloc: us.Allocator, made: us.Workload) -> Any:
         if not c.kmalloc
     ]
     return _model.Runner(*made._program(lambda cpus: cpus), allocator=alloc, handles=handles)
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        ops.work(2**63),
+        ops.repeat(10**5, ops.sleep(10**12)),  # 3 years
+        ops.clock(2**64 - 1),
+    ],
+    ids=["work", "sleep", "clock"],
+)
+def test_clocks_do_not_wrap(made_of: Any) -> None:
+    made = us.Workload("for ever")
+    made.add_task(made_of, cpu=0)
+    with pytest.raises(ValueError, match="more than an hour of virtual time"):
+        us.run(made, machine=machine())
+
+
+@pytest.mark.parametrize("cpus", [2, 64])
+def test_a_signal_handler_may_use_the_allocator_that_runs(cpus: int) -> None:
+    """No CPU is inside the allocator then, however many are at work."""
+    made = us.workloads.producer_consumer(messages=None, depth=4, pairs=cpus // 2)
+    rounds = 0
+    with us.Allocator("slab", machine=us.Machine.grid(1, 1, cpus)) as alloc:
+
+        def look(number: int, frame: object) -> None:
+            nonlocal rounds
+            rounds += 1
+            alloc.kfree(alloc.kmalloc(100))
+            assert alloc.validate().ok
+            alloc.shrink()
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            if rounds == 2:
+                raise Interrupted
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+        before = signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(Interrupted):
+                us.run(made, allocator=alloc)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert rounds == 2
+        assert alloc.account()["live"] == 0
+
+
+def test_a_pass_that_has_ended_takes_no_more_time() -> None:
+    made = us.Workload("short")
+    made.add_task(ops.work(700), cpu=0)
+    with us.Allocator("slub", machine=machine()) as alloc:
+        runner = runner_of(alloc, made)
+        assert [runner.run_for(10_000) for _ in range(3)] == [pytest.approx(700e-9), 0.0, 0.0]
+        runner.clean()
+        assert runner.run_for(10_000) == pytest.approx(700e-9)  # a new pass
+        runner.close()
+
+
+def test_a_message_that_waited_for_room_is_not_live_twice() -> None:
+    made = us.Workload("room")
+    cache, line = made.add_cache("c", 64), made.channel(1)
+    made.add_task(ops.alloc(cache, range(3)), ops.send(line, range(3)), ops.work(5), cpu=0)
+    made.add_task(ops.work(1000), ops.repeat(3, ops.recv(line, 0), ops.free(0)), cpu=1)
+    with us.Allocator("slub", machine=machine()) as alloc:
+        runner = runner_of(alloc, made)
+        runner.passes(1)
+        assert runner.live() == (0, 0)
+        runner.close()
+
+
+def test_what_a_pass_told_outlives_its_machine() -> None:
+    made = us.workloads.producer_consumer(messages=50)
+    other = us.workloads.producer_consumer(messages=20)
+    alloc = us.Allocator("slub", machine=machine())
+    runner, second = runner_of(alloc, made), runner_of(alloc, other)
+    runner.passes(1)
+    told = runner.explain()
+    second.passes(1)
+    assert runner.explain() == told != second.explain()
+    second.close()
+    alloc.close(force=True)
+    assert runner.explain() == told
+
+
+def test_a_runner_frees_what_is_left_of_its_caches() -> None:
+    made = us.Workload("two caches")
+    gone, kept = made.add_cache("gone", 64), made.add_cache("kept", 128)
+    made.add_task(ops.alloc(gone, range(5)), ops.alloc(kept, range(5, 10)))
+    with us.Allocator("slub", machine=machine()) as alloc:
+        first = runner_of(alloc, made)
+        first.run_for(1000)
+        alloc.caches["gone"].destroy(force=True)
+        with pytest.raises(RuntimeError, match="destroyed"):
+            first.run_for(1000)
+        first.close()
+        assert alloc.account()["live"] == 0
+        second = runner_of(alloc, us.workloads.pair(times=3))
+        second.run_for(1000)
+        second.close()
 
 
 def test_an_allocator_that_was_closed_is_missed() -> None:

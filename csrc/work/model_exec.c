@@ -296,8 +296,9 @@ static void show_clock(struct us_runner *r, struct us_vcpu *v, uint64_t ns)
 /* How a task's turn on a CPU ended. */
 enum outcome { GOES_ON, WAITS, ENDED };
 
-static const char too_long[] = "more than an hour of virtual time in one pass; shorten the workload, "
-                               "or give a duration";
+static const char too_long[] =
+    "more than an hour of virtual time in one pass; shorten the workload, "
+    "or give a duration";
 
 /* Clocks would wrap soon after (53 days). Events that few do not come to the next poll. */
 static const uint64_t farthest_ps = 1ull << 62;
@@ -506,8 +507,8 @@ static void end_task(struct us_model_task *t, struct us_vcpu *v)
         r->stop = true;
 }
 
-/* Signal handlers may call whatever there is, also on this allocator, or fork: they run while no CPU
- * is inside the allocator. If there always is one, all CPUs stop between two ops. */
+/* Signal handlers may call whatever there is, also on this allocator, or fork: they run while no
+ * CPU is inside the allocator. If there always is one, all CPUs stop between two ops. */
 static bool is_quiet(const struct us_runner *r)
 {
     return r->sim->flights == 0 && !r->sim->gate_owner && !r->running_due;

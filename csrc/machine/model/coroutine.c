@@ -8,6 +8,7 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -206,8 +207,16 @@ void us_context_switch(void **from, void *to)
     arrived(self, left);
 }
 
+/* It may be left in the middle of functions, whose frames the sanitizer would go on to know in
+ * whatever is mapped there next. */
 void us_context_drop(void *context)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    struct context *self = context;
+
+    if (self && self->fn) /* else the thread's own stack */
+        __asan_unpoison_memory_region(self->stack, self->bytes);
+#endif
     free(context);
 }
 

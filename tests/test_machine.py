@@ -383,3 +383,46 @@ def test_a_scripted_machine_has_no_probes() -> None:
 
     with pytest.raises(ValueError, match="no probe"):
         _model._probe("cycle", 0, 0, 4096, 1)
+
+
+@pytest.mark.parametrize("field", ["name", "notes"])
+def test_texts_of_a_machine_are_texts(field: str) -> None:
+    with pytest.raises(TypeError, match=f"{field} cannot be 5: expected text"):
+        us.Machine.amd_16core_2010().replace(**{field: 5})
+
+
+def test_writing_says_which_place_is_wrong(tmp_path: Path) -> None:
+    machine = us.Machine.amd_16core_2010()
+    with pytest.raises(IsADirectoryError, match="is a folder: expected the name of a file"):
+        machine.to_json(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*absent to write m.json in"):
+        machine.to_json(tmp_path / "absent" / "m.json")
+
+
+def test_an_empty_file_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text("")
+    with pytest.raises(ValueError, match="expected JSON"):
+        us.Machine.from_json(path)
+
+
+def test_an_endless_workload_wants_a_duration() -> None:
+    endless = us.workloads.tcp_rr(streams=2, cpus=2, transactions=None)
+    for machine in (None, us.Machine.grid(1, 1, 2)):
+        with pytest.raises(ValueError, match="never ends: give a duration"):
+            us.run(endless, "slub", machine=machine)
+        with pytest.raises(ValueError, match="never ends: give a duration"):
+            us.compare(endless, ["slub", "slab"], machine=machine)
+
+
+def test_a_timeline_wants_a_modelled_machine_and_a_period() -> None:
+    with pytest.raises(ValueError, match="only a modelled machine keeps one; give machine="):
+        us.run(us.workloads.pair(), "slub", timeline="1 ms")
+    with pytest.raises(ValueError, match="timeline=0: expected more than 0"):
+        us.run(us.workloads.pair(), "slub", machine=us.Machine.grid(1, 1, 1), timeline=0)
+
+
+def test_why_wants_a_result() -> None:
+    result = us.run(us.workloads.pair(), "slub", machine=us.Machine.grid(1, 1, 1))
+    with pytest.raises(TypeError, match="other cannot be 'slab': expected a Result"):
+        result.why("slab")  # type: ignore[arg-type]

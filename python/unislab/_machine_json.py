@@ -54,6 +54,10 @@ def write(
 ) -> None:
     """Write a machine, and what else is to be kept beside it, whole or not at all."""
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder: expected the name of a file")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"no folder {target.parent} to write {target.name} in")
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(json.dumps(record(machine) | dict(more or {}), indent=1) + "\n")
     draft.replace(target)
@@ -64,6 +68,8 @@ def read(cls: type[Machine], path: str | os.PathLike[str]) -> Machine:
     try:
         return from_record(cls, json.loads(Path(path).read_text()))
     except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}: expected JSON") from error
+    except json.JSONDecodeError as error:
         raise ValueError(f"{os.fspath(path)}: {error}: expected JSON") from error
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from error

@@ -86,6 +86,8 @@ def run(
     Returns
     -------
     Result
+        Of a modelled run, ``result.explanation`` says where time went, ``result.why(other)`` where
+        another run spent more or less.
 
     Raises
     ------
@@ -121,8 +123,17 @@ def run(
                 "leave machine=, memory= and tunables out"
             )
         policy = allocator.policy
-    timeline_ns = 0 if timeline is None else parse_time(timeline)
     modelled = machine is not None or (allocator is not None and allocator.machine is not None)
+    timeline_ns = 0
+    if timeline is not None:
+        timeline_ns = parse_time(timeline)
+        if not timeline_ns:
+            raise ValueError(f"timeline={timeline!r}: expected more than 0, such as '1 ms'")
+        if not modelled:
+            raise ValueError(
+                f"timeline={timeline!r}: only a modelled machine keeps one; give machine= "
+                "(us.Machine.host() is a model of this one)"
+            )
     contestant = PolicyContestant(
         workload,
         policy,

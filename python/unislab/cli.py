@@ -200,7 +200,8 @@ def _find_machine(name: str) -> Any:
     try:
         return us.Machine.profile(name)
     except ValueError as error:
-        raise ValueError(f"{error}, or NODESxDOMAINSxCPUS such as 2x1x8") from None
+        known = str(error).partition(";")[0]
+        raise ValueError(f"{known}, a file, or NODESxDOMAINSxCPUS such as 2x1x8") from None
 
 
 def _picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -279,7 +280,9 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Stop one pass after this long and tell the rate, instead of repeating passes.",
         ),
         click.option(
-            "--warmup", callback=_time, help="Time before that; a tenth of it by default."
+            "--warmup",
+            callback=_time,
+            help="Time before --duration begins; a tenth of it by default.",
         ),
         click.option("--memory", callback=_memory, help="Budget of the allocator, such as 256MiB."),
         click.option(

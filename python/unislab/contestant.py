@@ -96,7 +96,11 @@ class PolicyContestant:
         timeline_ns: int = 0,
     ) -> None:
         import unislab
+        from unislab.workloads.sockets import ENDLESS
 
+        # On an allocator of the caller's it can be watched, and interrupted, meanwhile.
+        if not duration_ns and allocator is None and workload.counts.get("marks", 0) >= ENDLESS:
+            raise ValueError(f"{workload.name} never ends: give a duration, such as '50 ms'")
         self.name = name or policy
         self._own = allocator is None
         self.allocator: Allocator = allocator or unislab.Allocator(

@@ -175,6 +175,8 @@ def why(first: Result, second: Result) -> pd.DataFrame:
     """See :meth:`Result.why`."""
     import pandas as pd
 
+    if not hasattr(second, "explanation"):
+        raise TypeError(f"other cannot be {second!r:.60}: expected a Result, as us.run returns")
     for result in (first, second):
         if result.explanation is None:
             raise ValueError(

@@ -82,6 +82,9 @@ class Machine:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise TypeError(f"{name} cannot be {value!r}: expected a unislab.{kind.__name__}")
+        for name in ("name", "notes"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} cannot be {getattr(self, name)!r:.60}: expected text")
         check_counts(smt=self.smt)
         whole("page_size", self.page_size, 4096, 65536, "a power of two, 4096 to 65536")
         if self.topology.cpus % self.smt:
@@ -182,7 +185,8 @@ class Machine:
             return cls.host()
         if name not in PROFILES:
             raise ValueError(
-                f"no machine {name!r:.60}: expected host, {', '.join(PROFILES)}, or a file"
+                f"no machine {name!r:.60}: expected host, {', '.join(PROFILES)}; "
+                "Machine.grid makes others, Machine.from_json reads a file"
             )
         return cls._from_profile(name, PROFILES[name]())
 

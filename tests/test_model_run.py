@@ -686,3 +686,13 @@ def test_runs_on_two_machines_do_not_meet() -> None:
 def test_machines_that_cannot_be_are_refused(shape: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         us.Machine.grid(**({"nodes": 1, "domains_per_node": 1, "cpus_per_domain": 4} | shape))
+
+
+@pytest.mark.parametrize("every", ["20 ns", "1 us"])
+def test_accounts_are_looked_at_while_nobody_has_stopped_the_others(every: str) -> None:
+    """Resizing shuts the gate and waits for its turn on each CPU; a look must not come between."""
+    machine = us.Machine.grid(1, 1, 8)
+    load = us.workloads.hackbench(groups=2, loops=20)
+    result = us.run(load, "unified", machine=machine, timeline=every, adapt_period=1)
+    assert result.timeline is not None
+    assert (result.timeline["live"] <= result.timeline["reserved"]).all()

@@ -119,9 +119,15 @@ static void take_row(struct us_runner *r, uint64_t ps)
         row->marks += r->task[i].marks;
 }
 
+/* No CPU is inside the allocator, and none has stopped the others. */
+static bool is_quiet(const struct us_runner *r)
+{
+    return r->sim->flights == 0 && !r->sim->gate_owner && !r->running_due;
+}
+
 static bool look_is_due(const struct us_runner *r, const struct us_vcpu *v)
 {
-    return r->sim->flights == 0 &&
+    return is_quiet(r) &&
            (r->events >= r->next_sample || (r->options.timeline_ns && v->clock >= r->next_row));
 }
 
@@ -138,7 +144,7 @@ static void look(struct us_runner *r)
     const struct us_vcpu *v = r->looker;
 
     r->looker = NULL;
-    if (!v || r->sim->flights > 0)
+    if (!v || !is_quiet(r))
         return;
     if (r->events >= r->next_sample) {
         take_peak(r);
@@ -509,11 +515,6 @@ static void end_task(struct us_model_task *t, struct us_vcpu *v)
 
 /* Signal handlers may call whatever there is, also on this allocator, or fork: they run while no
  * CPU is inside the allocator. If there always is one, all CPUs stop between two ops. */
-static bool is_quiet(const struct us_runner *r)
-{
-    return r->sim->flights == 0 && !r->sim->gate_owner && !r->running_due;
-}
-
 static void rest(struct us_runner *r)
 {
     r->rest = true;

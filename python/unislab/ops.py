@@ -69,7 +69,8 @@ def _slots(name: str, slot: Slots) -> Sequence[int] | NDArray[np.int64]:
         for end in slot[:1], slot[-1:]:
             _slots(name, list(end))
         return np.arange(slot.start, slot.stop, slot.step)
-    one = hasattr(slot, "__index__") and np.ndim(slot) == 0  # an array has it, too
+    # An array has __index__, too.
+    one = hasattr(slot, "__index__") and not getattr(slot, "ndim", 0)
     given = (slot,) if one else several(f"{name}: slot", slot, "numbers")
     return [whole(f"{name}: slot {{}}", value, 0, 2**32 - 1) for value in given]
 

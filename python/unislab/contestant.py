@@ -98,10 +98,10 @@ class PolicyContestant:
         import unislab
         from unislab.workloads.sockets import ENDLESS
 
-        # On an allocator of the caller's it can be watched, and interrupted, meanwhile.
-        if not duration_ns and allocator is None and workload.counts.get("marks", 0) >= ENDLESS:
-            raise ValueError(f"{workload.name} never ends: give a duration, such as '50 ms'")
         self.name = name or policy
+        self._workload = workload.name
+        # On an allocator of the caller's it can be watched, and interrupted, meanwhile.
+        self._endless = allocator is None and workload.counts.get("marks", 0) >= ENDLESS
         self._own = allocator is None
         self.allocator: Allocator = allocator or unislab.Allocator(
             policy, memory=memory, machine=machine, seed=seed, **(tunables or {})
@@ -148,6 +148,8 @@ class PolicyContestant:
 
     def passes(self, n: int) -> list[float]:
         """Seconds of n passes; what the last leaves live stays."""
+        if self._endless and not self._duration_ns:
+            raise ValueError(f"{self._workload} never ends: give a duration, such as '50 ms'")
         return list(self._runner.passes(n))
 
     def busy(self) -> float:

@@ -17,7 +17,7 @@ import unislab as us
 from unislab import ops
 from unislab.costs import COST_NAMES
 
-pytestmark = [pytest.mark.every_policy]
+pytestmark = [pytest.mark.once, pytest.mark.every_policy]
 
 #: Policy -> rows of bench/instructions.json: those whose compiled fast paths it takes.
 PATHS = {

@@ -21,6 +21,8 @@ import unislab as us
 from unislab import _model, _native, ops
 from unislab.costs import COST_NAMES
 
+pytestmark = pytest.mark.once  # no mode of this machine is in it
+
 WAKEUP, IDLE_EXIT, SWITCH, INTERRUPT = 100, 500, 1000, 2000
 TURN = 3_000_000  # of a task while others wait for its CPU
 

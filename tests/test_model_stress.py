@@ -23,6 +23,8 @@ import unislab as us
 from unislab import _model, ops
 from unislab.workload import Ops
 
+pytestmark = pytest.mark.once  # no mode of this machine is in it
+
 SIZES = [8, 24, 64, 96, 232, 512, 1024, 4096, 9000, 20_000]
 LEVELS = ["fast", "second_level", "slow", "remote"]
 

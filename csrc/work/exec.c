@@ -22,15 +22,6 @@
 
 enum { POLL_NS = 20000000, STACK_BYTES = 256 * 1024 };
 
-static bool fail_text(struct us_error *e, enum us_status status, const char *text)
-{
-    if (e) {
-        *e = (struct us_error){.status = status};
-        snprintf(e->text, sizeof(e->text), "%s", text);
-    }
-    return false;
-}
-
 uint64_t us_task_at(const struct us_task *t, const struct us_op *op)
 {
     return (uint64_t)(op - t->ops);
@@ -191,7 +182,7 @@ static void stop_with(struct us_runner *r, enum us_status status, const char *te
 {
     pthread_mutex_lock(&r->mutex);
     if (!r->failed)
-        fail_text(&r->error, status, text);
+        us_refuse(&r->error, status, text);
     r->failed = true;
     pthread_mutex_unlock(&r->mutex);
     atomic_store(&r->stop, true);
@@ -320,26 +311,12 @@ void us_runner_clean(struct us_runner *r)
 /* ---- peaks of accounts
  * ------------------------------------------------------------------------------ */
 
-static void raise_to(uint64_t *peak, uint64_t value)
-{
-    *peak = value > *peak ? value : *peak;
-}
-
 /* Takes the accounts, unless another task is at it. */
 void us_runner_sample(struct us_runner *r)
 {
-    struct us_memory_account memory;
-    struct us_account now;
-
     if (atomic_exchange(&r->sample_busy, true))
         return;
-    us_allocator_account(r->heap.allocator, &now, &memory);
-    raise_to(&r->peak.live, now.live);
-    raise_to(&r->peak.queued, now.queued);
-    raise_to(&r->peak.free_in_slabs, now.free_in_slabs);
-    raise_to(&r->peak.waste, now.waste);
-    raise_to(&r->peak.reserved, now.reserved);
-    raise_to(&r->peak.live_objects, now.live_objects);
+    us_inner_peak(r->heap.allocator, &r->peak);
     atomic_store(&r->sample_busy, false);
 }
 
@@ -349,7 +326,7 @@ enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, str
     uint64_t ns;
 
     if (r->heap.kind != US_HEAP_ALLOCATOR) {
-        fail_text(error, US_EINVAL, "only an allocator has accounts");
+        us_refuse(error, US_EINVAL, "only an allocator has accounts");
         return US_EINVAL;
     }
     memset(&r->peak, 0, sizeof(r->peak));
@@ -399,11 +376,11 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
                                 struct us_error *error)
 {
     if (r->owner_pid != getpid()) {
-        fail_text(error, US_EINVAL, "threads do not survive fork; make a new runner in the child");
+        us_refuse(error, US_EINVAL, "threads do not survive fork; make a new runner in the child");
         return US_EINVAL;
     }
     if (n != 1 && r->options.duration_ns) {
-        fail_text(error, US_EINVAL, "a run with a duration is one pass");
+        us_refuse(error, US_EINVAL, "a run with a duration is one pass");
         return US_EINVAL;
     }
     us_runner_clean(r);
@@ -527,7 +504,7 @@ static bool start_thread(struct us_task *t, struct us_error *error)
         return true;
     snprintf(text, sizeof(text), "task %u: no thread on CPU %d: %s", t->index,
              t->ncpus ? (int)t->cpu[0] : -1, strerror(failed));
-    return fail_text(error, failed == EINVAL ? US_EINVAL : US_ENOMEM, text);
+    return us_refuse(error, failed == EINVAL ? US_EINVAL : US_ENOMEM, text);
 }
 
 /* Signals are for the thread that waits: it is the one that asks whether to go on. */
@@ -551,15 +528,15 @@ static bool make_parts(struct us_runner *r, const struct us_program *p, struct u
         aligned_alloc(_Alignof(struct us_channel), (p->nchannels + 1u) * sizeof(*r->channel));
     r->shared = calloc(r->facts.nshared + 1u, sizeof(*r->shared));
     if (!r->task || !r->channel || !r->shared)
-        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
+        return us_refuse(error, US_ENOMEM, "no memory for the tables of a workload");
     memset(r->task, 0, p->ntasks * sizeof(*r->task));
     r->ntasks = p->ntasks;
     for (; r->nchannels < p->nchannels; r->nchannels++)
         if (!us_channel_init(&r->channel[r->nchannels], p->channel[r->nchannels]))
-            return fail_text(error, US_ENOMEM, "no memory for the channels of a workload");
+            return us_refuse(error, US_ENOMEM, "no memory for the channels of a workload");
     for (unsigned i = 0; i < p->ntasks; i++)
         if (!make_task(r, i, p))
-            return fail_text(error, US_ENOMEM, "no memory for the programs of a workload");
+            return us_refuse(error, US_ENOMEM, "no memory for the programs of a workload");
     return true;
 }
 
@@ -591,7 +568,7 @@ struct us_runner *us_runner_create(const struct us_program *p, const struct us_r
     struct us_program_facts facts;
 
     if (!r) {
-        fail_text(error, US_ENOMEM, "no memory for a run");
+        us_refuse(error, US_ENOMEM, "no memory for a run");
         return NULL;
     }
     if (us_program_check(p, &facts, error) != US_OK) {

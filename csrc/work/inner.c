@@ -55,6 +55,25 @@ const char *us_inner_no_memory(const struct us_heap *h, const struct us_op *op, 
     return e->text;
 }
 
+static void raise_to(uint64_t *peak, uint64_t value)
+{
+    *peak = value > *peak ? value : *peak;
+}
+
+void us_inner_peak(struct us_allocator *a, struct us_account *peak)
+{
+    struct us_memory_account memory;
+    struct us_account now;
+
+    us_allocator_account(a, &now, &memory);
+    raise_to(&peak->live, now.live);
+    raise_to(&peak->queued, now.queued);
+    raise_to(&peak->free_in_slabs, now.free_in_slabs);
+    raise_to(&peak->waste, now.waste);
+    raise_to(&peak->reserved, now.reserved);
+    raise_to(&peak->live_objects, now.live_objects);
+}
+
 void us_inner_free(const struct us_heap *h, uint64_t word)
 {
     if (word != 0 && word != US_EMPTY_MESSAGE && !h->cache[us_word_cache(word)].gone)

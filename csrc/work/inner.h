@@ -14,6 +14,13 @@ enum {
     X_END,
 };
 
+/* Fills the error with a text as it is; false. */
+US_INLINE bool us_refuse(struct us_error *error, enum us_status status, const char *text)
+{
+    (void)us_fail(error, status, "%s", text);
+    return false;
+}
+
 /* A copy of a task's ops with inner codes, ended by X_END; a REPEAT names its counter in `cache`.
  * NULL: no memory. */
 struct us_op *us_inner_ops(const struct us_heap *h, const struct us_program_task *task);
@@ -21,6 +28,8 @@ struct us_op *us_inner_ops(const struct us_heap *h, const struct us_program_task
 const char *us_inner_name(const struct us_op *op);
 /* Why the allocation of an op failed; fills *e (its text may be what is returned). */
 const char *us_inner_no_memory(const struct us_heap *h, const struct us_op *op, struct us_error *e);
+/* Takes the accounts; each field of *peak becomes the larger one. */
+void us_inner_peak(struct us_allocator *a, struct us_account *peak);
 /* Frees what a slot or a message holds. */
 void us_inner_free(const struct us_heap *h, uint64_t word);
 

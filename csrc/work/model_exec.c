@@ -18,7 +18,6 @@
 
 #include "work/channel.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,19 +30,10 @@ enum { POLL_EVENTS = 200000 };
 /* ---- errors ------------------------------------------------------------------------------------
  */
 
-static bool fail_text(struct us_error *e, enum us_status status, const char *text)
-{
-    if (e) {
-        *e = (struct us_error){.status = status};
-        snprintf(e->text, sizeof(e->text), "%s", text);
-    }
-    return false;
-}
-
 static void stop_with(struct us_runner *r, enum us_status status, const char *text)
 {
     if (!r->failed)
-        fail_text(&r->error, status, text);
+        us_refuse(&r->error, status, text);
     r->failed = true;
     r->stop = true;
 }
@@ -68,25 +58,6 @@ void us_model_fail(struct us_model_task *t, enum us_status status, const char *w
 
 /* ---- accounts ----------------------------------------------------------------------------------
  */
-
-static void raise_to(uint64_t *peak, uint64_t value)
-{
-    *peak = value > *peak ? value : *peak;
-}
-
-static void take_peak(struct us_runner *r)
-{
-    struct us_memory_account memory;
-    struct us_account now;
-
-    us_allocator_account(r->heap.allocator, &now, &memory);
-    raise_to(&r->peak.live, now.live);
-    raise_to(&r->peak.queued, now.queued);
-    raise_to(&r->peak.free_in_slabs, now.free_in_slabs);
-    raise_to(&r->peak.waste, now.waste);
-    raise_to(&r->peak.reserved, now.reserved);
-    raise_to(&r->peak.live_objects, now.live_objects);
-}
 
 static void take_row(struct us_runner *r, uint64_t ps)
 {
@@ -147,7 +118,7 @@ static void look(struct us_runner *r)
     if (!v || !is_quiet(r))
         return;
     if (r->events >= r->next_sample) {
-        take_peak(r);
+        us_inner_peak(r->heap.allocator, &r->peak);
         r->next_sample = r->events + r->events / 512 + look_stride(r->machine->ncpus);
     }
     if (r->options.timeline_ns && v->clock >= r->next_row) {
@@ -278,227 +249,6 @@ US_INLINE bool has_tick(const struct us_model_cpu *c)
     return c->tick || c->ticks;
 }
 
-/* A trace that runs flat out shows the policy its time stamps. */
-static void show_clock(struct us_runner *r, struct us_vcpu *v, uint64_t ns)
-{
-    uint64_t step = ns - r->trace_ns;
-
-    if (ns <= r->trace_ns || r->running_due)
-        return;
-    r->trace_ns = ns;
-    if (r->clock_base + ns >= atomic_load(&r->heap.allocator->next_tick)) {
-        r->running_due = true;
-        us_allocator_advance(r->heap.allocator, step);
-        r->running_due = false;
-    } else {
-        us_clock_set(r->machine, r->clock_base + ns);
-    }
-    (void)v;
-}
-
-/* ---- ops ---------------------------------------------------------------------------------------
- */
-
-/* How a task's turn on a CPU ended. */
-enum outcome { GOES_ON, WAITS, ENDED };
-
-static const char too_long[] =
-    "more than an hour of virtual time in one pass; shorten the workload, "
-    "or give a duration";
-
-/* Clocks would wrap soon after (53 days). Events that few do not come to the next poll. */
-static const uint64_t farthest_ps = 1ull << 62;
-
-/* Whether the clock can go on by `n` times `ps`; else the run fails. */
-static bool has_time(struct us_model_task *t, const struct us_vcpu *v, uint64_t n, uint64_t ps)
-{
-    uint64_t more;
-
-    if (!__builtin_mul_overflow(n, ps, &more) && more <= farthest_ps &&
-        v->clock <= farthest_ps - more)
-        return true;
-    us_model_fail(t, US_EINVAL, too_long);
-    return false;
-}
-
-static void touch(struct us_runner *r, struct us_vcpu *v, void *object, uint64_t bytes)
-{
-    enum us_phase before;
-
-    if (bytes == 0)
-        return;
-    r->events += (bytes - 1) / US_LINE;
-    before = us_phase_set(US_PHASE_TOUCH);
-    us_writes(object, bytes);
-    us_phase_set(before);
-    (void)v;
-}
-
-static void *get_object(struct us_model_task *t, const struct us_op *op)
-{
-    struct us_heap *h = &t->run->heap;
-    const struct us_heap_cache *c = &h->cache[op->cache];
-    void *object;
-
-    us_phase_set(US_PHASE_FAST);
-    object = us_heap_is_special(h, op) ? us_heap_alloc_special(h, op)
-                                       : us_heap_alloc(US_HEAP_ALLOCATOR, c, NULL);
-    us_phase_set(US_PHASE_WORK);
-    if (!object)
-        us_model_fail(t, US_ENOMEM, NULL);
-    return object;
-}
-
-static void put_object(struct us_runner *r, uint64_t word)
-{
-    us_phase_set(US_PHASE_FAST);
-    us_heap_free(US_HEAP_ALLOCATOR, &r->heap, word);
-    us_phase_set(US_PHASE_WORK);
-}
-
-static enum outcome alloc(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op,
-                          uint64_t *slot)
-{
-    void *object = get_object(t, op);
-
-    if (!object)
-        return ENDED;
-    *slot = us_word(object, op->cache);
-    touch(t->run, v, object, t->run->heap.cache[op->cache].touch);
-    return GOES_ON;
-}
-
-static enum outcome touch_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op,
-                             uint64_t word)
-{
-    uint64_t size = t->run->heap.cache[us_word_cache(word)].size;
-
-    if (op->arg > size) {
-        us_model_fail(t, US_EINVAL, "more bytes than the object has");
-        return ENDED;
-    }
-    touch(t->run, v, us_word_object(word), op->arg ? op->arg : size);
-    return GOES_ON;
-}
-
-static enum outcome shared_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
-{
-    struct us_runner *r = t->run;
-    uint64_t *slot = &r->shared[op->slot];
-    enum outcome outcome;
-
-    if (!us_model_shared(t, op->op != X_ALLOC_SHARED))
-        return WAITS;
-    if (op->op == X_TOUCH_SHARED)
-        return touch_op(t, v, op, *slot);
-    if (op->op == X_ALLOC_SHARED) {
-        uint64_t word;
-
-        outcome = alloc(t, v, op, &word);
-        if (outcome != GOES_ON)
-            return outcome;
-        *slot = word;
-    } else {
-        uint64_t word = *slot;
-
-        *slot = 0;
-        put_object(r, word);
-    }
-    us_model_shared_changed(r, op->slot, v);
-    return GOES_ON;
-}
-
-static enum outcome send(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
-{
-    uint64_t word = op->slot == US_NO_SLOT ? US_EMPTY_MESSAGE : t->slot[op->slot];
-
-    if (!t->served && !us_model_send(t, v, word)) {
-        if (op->slot != US_NO_SLOT)
-            t->slot[op->slot] = 0; /* the task holds it until there is room */
-        return WAITS;
-    }
-    if (!t->served && op->slot != US_NO_SLOT)
-        t->slot[op->slot] = 0;
-    return GOES_ON;
-}
-
-static enum outcome recv(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
-{
-    if (!t->served && !us_model_recv(t, v, &t->word))
-        return WAITS;
-    if (op->slot != US_NO_SLOT)
-        t->slot[op->slot] = t->word;
-    t->word = 0;
-    return GOES_ON;
-}
-
-static enum outcome clock_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
-{
-    struct us_runner *r = t->run;
-
-    if (r->options.pace > 0) {
-        double ps = (double)op->arg * (1000.0 / r->options.pace);
-
-        if (t->served)
-            return GOES_ON;
-        if (ps > (double)farthest_ps) /* what no uint64_t may hold */
-            ps = (double)(farthest_ps + 1);
-        if (!has_time(t, v, (uint64_t)ps, 1))
-            return ENDED;
-        return us_model_until(t, v, r->start + (uint64_t)ps) ? GOES_ON : WAITS;
-    }
-    show_clock(r, v, op->arg);
-    return GOES_ON;
-}
-
-/* One op; `served`: it had to wait, and what it waited for has happened. */
-static enum outcome run_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op)
-{
-    struct us_runner *r = t->run;
-    uint64_t word;
-
-    switch (op->op) {
-    case US_OP_ALLOC:
-    case X_ALLOC_SPECIAL:
-        return alloc(t, v, op, &t->slot[op->slot]);
-    case US_OP_FREE:
-        word = t->slot[op->slot];
-        t->slot[op->slot] = 0;
-        put_object(r, word);
-        return GOES_ON;
-    case X_ALLOC_SHARED:
-    case X_FREE_SHARED:
-    case X_TOUCH_SHARED:
-        return shared_op(t, v, op);
-    case US_OP_TOUCH:
-        return touch_op(t, v, op, t->slot[op->slot]);
-    case US_OP_WORK:
-        if (!has_time(t, v, op->arg, r->sim->cost.cycle))
-            return ENDED;
-        us_sim_work(v, US_PHASE_WORK, op->arg * r->sim->cost.cycle);
-        return GOES_ON;
-    case US_OP_SEND:
-        return send(t, v, op);
-    case US_OP_RECV:
-        return recv(t, v, op);
-    case US_OP_BARRIER:
-        return t->served || us_model_barrier(t, v) ? GOES_ON : WAITS;
-    case US_OP_CLOCK:
-        return clock_op(t, v, op);
-    case US_OP_PROGRESS:
-        return t->served || us_model_progress(t, v) ? GOES_ON : WAITS;
-    case US_OP_SLEEP:
-        if (!t->served && !has_time(t, v, op->arg, 1000))
-            return ENDED;
-        return t->served || us_model_until(t, v, v->clock + op->arg * 1000) ? GOES_ON : WAITS;
-    case US_OP_MARK:
-        t->marks++;
-        return GOES_ON;
-    default:
-        return ENDED; /* X_END */
-    }
-}
-
 /* ---- a task's turn -----------------------------------------------------------------------------
  */
 
@@ -531,7 +281,7 @@ static void between_ops(struct us_runner *r, struct us_model_cpu *c)
         r->next_poll = r->events + POLL_EVENTS;
         r->poll_is_due = true;
         if (v->clock - r->start > MOST_VIRTUAL_PS && !r->stop)
-            stop_with(r, US_EINVAL, too_long);
+            stop_with(r, US_EINVAL, us_model_too_long);
     }
     if (US_UNLIKELY(r->poll_is_due) && is_quiet(r))
         us_sim_leave(r->sim);
@@ -567,14 +317,14 @@ static void run_task(struct us_runner *r, struct us_model_cpu *c, struct us_mode
             }
             continue;
         }
-        switch (run_op(t, v, op)) {
-        case WAITS:
+        switch (us_model_op(t, v, op)) {
+        case US_OUTCOME_WAITS:
             return;
-        case ENDED:
+        case US_OUTCOME_ENDS:
             if (!r->failed)
                 end_task(t, v);
             return;
-        case GOES_ON:
+        case US_OUTCOME_DONE:
             break;
         }
         t->served = false;
@@ -816,10 +566,10 @@ static bool may_run(struct us_runner *r, struct us_error *error)
     const struct us_runner *other;
 
     if (us_running)
-        return fail_text(error, US_EBUSY, "another modelled run is under way in this process");
+        return us_refuse(error, US_EBUSY, "another modelled run is under way in this process");
     other = r->sim->context;
     if (other && other != r && other->begun)
-        return fail_text(error, US_EBUSY,
+        return us_refuse(error, US_EBUSY,
                          "a run of another Runner is under way on this allocator; clean() it");
     if (!us_sim_start(r->sim, cpu_loop, r, error))
         return false;
@@ -837,8 +587,8 @@ enum us_status us_runner_run_for(struct us_runner *r, uint64_t ns, uint64_t *ela
             return error ? error->status : US_EBUSY;
         begin_pass(r);
     }
-    if (ns > (farthest_ps - us_sim_align(r->sim, 0)) / 1000) {
-        fail_text(error, US_EINVAL, too_long);
+    if (ns > (US_FARTHEST_PS - us_sim_align(r->sim, 0)) / 1000) {
+        us_refuse(error, US_EINVAL, us_model_too_long);
         return US_EINVAL;
     }
     us_sim_align(r->sim, 0);
@@ -892,7 +642,7 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
     enum us_status status;
 
     if (n != 1 && r->options.duration_ns) {
-        fail_text(error, US_EINVAL, "a run with a duration is one pass");
+        us_refuse(error, US_EINVAL, "a run with a duration is one pass");
         return US_EINVAL;
     }
     if (r->begun)
@@ -912,7 +662,7 @@ enum us_status us_runner_passes(struct us_runner *r, unsigned n, uint64_t *ns,
 enum us_status us_runner_peaks(struct us_runner *r, struct us_account *peak, struct us_error *error)
 {
     (void)error;
-    take_peak(r);
+    us_inner_peak(r->heap.allocator, &r->peak);
     *peak = r->peak;
     return US_OK;
 }
@@ -971,239 +721,5 @@ void us_runner_forget(struct us_runner *r)
 {
     r->dirty = r->begun = false;
     r->sim = NULL; /* went with the machine */
-}
-
-static void count_word(const struct us_runner *r, uint64_t word, uint64_t *objects, uint64_t *bytes)
-{
-    if (word == 0 || word == US_EMPTY_MESSAGE)
-        return;
-    *bytes += r->heap.cache[us_word_cache(word)].size;
-    ++*objects;
-}
-
-uint64_t us_runner_live_bytes(const struct us_runner *r, uint64_t *objects)
-{
-    uint64_t bytes = 0;
-
-    *objects = 0;
-    for (unsigned i = 0; i < r->ntasks; i++) {
-        for (uint32_t s = 0; s < r->facts.nslots[i]; s++)
-            count_word(r, r->task[i].slot[s], objects, &bytes);
-        count_word(r, r->task[i].word, objects, &bytes);
-    }
-    for (uint32_t s = 0; s < r->facts.nshared; s++)
-        count_word(r, r->shared[s], objects, &bytes);
-    for (unsigned i = 0; i < r->nchannels; i++)
-        for (uint32_t k = 0; k < r->channel[i].n; k++)
-            count_word(
-                r, r->channel[i].message[(r->channel[i].head + k) % r->channel[i].capacity].word,
-                objects, &bytes);
-    return bytes;
-}
-
-/* ---- results -----------------------------------------------------------------------------------
- */
-
-void us_runner_set_poll_context(struct us_runner *r, void *context)
-{
-    r->options.poll_context = context;
-}
-
-unsigned us_runner_ntasks(const struct us_runner *r)
-{
-    return r->ntasks;
-}
-
-uint64_t us_runner_task_ns(const struct us_runner *r, unsigned task)
-{
-    return (r->task[task].end - r->start) / 1000;
-}
-
-uint64_t us_runner_marks(const struct us_runner *r, unsigned task)
-{
-    return r->task[task].marks;
-}
-
-uint64_t us_runner_elapsed_ns(const struct us_runner *r)
-{
-    return r->measured_ns;
-}
-
-const struct us_program_facts *us_runner_facts(const struct us_runner *r)
-{
-    return &r->facts;
-}
-
-const struct us_timeline_row *us_runner_timeline(const struct us_runner *r, uint64_t *nrows)
-{
-    *nrows = r->nrows;
-    return r->row;
-}
-
-void us_runner_explain(const struct us_runner *r, us_explain_fn *tell, void *context)
-{
-    const struct us_totals *t = &r->totals;
-    static const char *const phases[] = {
-#define US_ROW(id, name, help) "time." name,
-        US_PHASES(US_ROW)
-#undef US_ROW
-    };
-    static const char *const kinds[] = {
-#define US_ROW(name) #name,
-        US_LINE_KINDS(US_ROW)
-#undef US_ROW
-    };
-    const struct {
-        const char *name;
-        uint64_t value;
-    } counts[] = {
-        {"op.events", r->events},   {"op.switches", r->switches},
-        {"op.wakeups", r->wakeups}, {"op.interrupts", r->interrupts},
-        {"op.steals", r->steals},   {"op.comparisons", t->comparisons},
-    };
-    char name[64];
-
-    for (unsigned i = 0; i < US_NPHASES; i++)
-        tell(context, phases[i], t->time[i]);
-    for (unsigned i = 0; i < US_LOCK_NCLASSES; i++) {
-        snprintf(name, sizeof(name), "lock.%s", us_lock_class_name((enum us_lock_class)i));
-        tell(context, name, t->lock_ps[i]);
-        snprintf(name, sizeof(name), "lock_count.%s", us_lock_class_name((enum us_lock_class)i));
-        tell(context, name, t->lock_count[i]);
-    }
-    for (unsigned i = 0; i < US_LINE_NKINDS; i++) {
-        snprintf(name, sizeof(name), "lines.%s", kinds[i]);
-        tell(context, name, t->line_ps[i]);
-        snprintf(name, sizeof(name), "lines_count.%s", kinds[i]);
-        tell(context, name, t->line_count[i]);
-    }
-    for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
-        tell(context, counts[i].name, counts[i].value);
-}
-
-/* ---- making a runner ---------------------------------------------------------------------------
- */
-
-static bool make_task(struct us_runner *r, unsigned index, const struct us_program *p)
-{
-    const struct us_program_task *from = &p->task[index];
-    struct us_model_task *t = &r->task[index];
-
-    t->run = r;
-    t->index = index;
-    t->ncpus = from->ncpus;
-    t->interrupt = from->flags & US_TASK_INTERRUPT;
-    t->state = US_TASK_DONE;
-    t->slot = calloc(r->facts.nslots[index] + 1u, sizeof(*t->slot));
-    t->loop = calloc(r->facts.nloops[index] + 1u, sizeof(*t->loop));
-    t->cpu = calloc(from->ncpus + 1u, sizeof(*t->cpu));
-    t->ops = us_inner_ops(&r->heap, from);
-    if (!t->slot || !t->loop || !t->cpu || !t->ops)
-        return false;
-    for (unsigned i = 0; i < from->ncpus; i++)
-        t->cpu[i] = from->cpu[i] % r->machine->ncpus;
-    if (from->ncpus)
-        t->home = t->cpu[0];
-    return true;
-}
-
-/* Windows that the PROGRESS ops of a trace fall into. */
-static void count_windows(struct us_runner *r)
-{
-    uint64_t window = r->options.window ? r->options.window : 1, most = 0;
-
-    for (unsigned i = 0; i < r->ntasks; i++)
-        for (const struct us_op *op = r->task[i].ops; op->op != X_END; op++)
-            if (op->op == US_OP_PROGRESS && op->arg / window + 1 > most)
-                most = op->arg / window + 1;
-    r->nwindows = most;
-}
-
-static bool make_parts(struct us_runner *r, const struct us_program *p, struct us_error *error)
-{
-    r->task = calloc(p->ntasks, sizeof(*r->task));
-    r->channel = calloc(p->nchannels + 1u, sizeof(*r->channel));
-    r->shared = calloc(r->facts.nshared + 1u, sizeof(*r->shared));
-    r->shared_waiters = calloc(r->facts.nshared + 1u, sizeof(*r->shared_waiters));
-    if (!r->task || !r->channel || !r->shared || !r->shared_waiters)
-        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
-    for (; r->nchannels < p->nchannels; r->nchannels++) {
-        struct us_model_channel *c = &r->channel[r->nchannels];
-
-        c->run = r;
-        c->capacity = p->channel[r->nchannels];
-        c->message = calloc(c->capacity, sizeof(*c->message));
-        if (!c->message)
-            return fail_text(error, US_ENOMEM, "no memory for the channels of a workload");
-    }
-    for (; r->ntasks < p->ntasks; r->ntasks++)
-        if (!make_task(r, r->ntasks, p)) {
-            r->ntasks++;
-            return fail_text(error, US_ENOMEM, "no memory for the programs of a workload");
-        }
-    count_windows(r);
-    r->in_window = calloc(r->nwindows + 1, sizeof(*r->in_window));
-    if (!r->in_window || !us_sched_create(r))
-        return fail_text(error, US_ENOMEM, "no memory for the tables of a workload");
-    return true;
-}
-
-struct us_runner *us_runner_create(const struct us_program *p, const struct us_run_options *o,
-                                   struct us_error *error)
-{
-    struct us_runner *r;
-    struct us_program_facts facts;
-
-    if (o->heap != US_HEAP_ALLOCATOR) {
-        fail_text(error, US_EINVAL, "a modelled machine has allocators only");
-        return NULL;
-    }
-    if (!o->allocator->machine->sim) {
-        fail_text(error, US_EINVAL, "a machine without costs can be scripted only");
-        return NULL;
-    }
-    if (us_program_check(p, &facts, error) != US_OK)
-        return NULL;
-    r = calloc(1, sizeof(*r));
-    if (!r) {
-        us_program_facts_release(&facts);
-        fail_text(error, US_ENOMEM, "no memory for a run");
-        return NULL;
-    }
-    r->options = *o;
-    r->facts = facts;
-    r->machine = o->allocator->machine;
-    r->sim = r->machine->sim;
-    if (us_heap_init(&r->heap, p, o, error) && make_parts(r, p, error))
-        return r;
-    us_runner_destroy(r);
-    return NULL;
-}
-
-void us_runner_destroy(struct us_runner *r)
-{
-    if (!r)
-        return;
-    us_runner_clean(r);
-    if (r->sim && r->sim->context == r)
-        r->sim->context = NULL;
-    for (unsigned i = 0; i < r->ntasks; i++) {
-        free(r->task[i].ops);
-        free(r->task[i].slot);
-        free(r->task[i].loop);
-        free(r->task[i].cpu);
-    }
-    for (unsigned i = 0; i < r->nchannels; i++)
-        free(r->channel[i].message);
-    us_sched_destroy(r);
-    free(r->task);
-    free(r->channel);
-    free(r->shared);
-    free(r->shared_waiters);
-    free(r->in_window);
-    free(r->row);
-    us_heap_release(&r->heap);
-    us_program_facts_release(&r->facts);
-    free(r);
 }
 #endif

@@ -166,6 +166,18 @@ bool us_model_until(struct us_model_task *t, struct us_vcpu *v, uint64_t ps);
 void us_model_describe_deadlock(const struct us_runner *r, char *text, size_t size);
 void us_model_reset_waits(struct us_runner *r);
 
+/* model_ops.c */
+enum us_outcome {
+    US_OUTCOME_DONE,
+    US_OUTCOME_WAITS,
+    US_OUTCOME_ENDS
+}; /* ends the task, or the run */
+/* One op. `t->served`: it had to wait, and what it waited for has happened. */
+enum us_outcome us_model_op(struct us_model_task *t, struct us_vcpu *v, const struct us_op *op);
+extern const char us_model_too_long[];
+/* Clocks would wrap soon after (53 days). Events that few do not come to the next poll. */
+#define US_FARTHEST_PS (1ull << 62)
+
 /* model_exec.c */
 void us_model_fail(struct us_model_task *t, enum us_status status, const char *what);
 
